@@ -1,0 +1,1 @@
+"""The example project: settings, URLs and a demo app that show how durableflow is used."""
