@@ -2,8 +2,8 @@
 
 Rights are checked with `django.core.exceptions.PermissionDenied`, missing rows with the model's `DoesNotExist`.
 
-Errors that a workflow meets are stored and rebuilt without calling `__init__` (design 6, `core.failures`): so `args` holds the
-whole message, and everything else is a plain, storable attribute that has a default.
+Errors that a workflow meets are stored and rebuilt without calling `__init__` (design 6, `core.failures`): so
+`args` holds the whole message, and everything else is a plain, storable attribute that has a default.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ class DurableflowError(Exception):
 class NonRetryableError(DurableflowError):
     """Raise it (or a subclass) in a step's body to fail the step at once, whatever retries it has left.
 
-    The type decides, never the text (case RET-06). To give up on somebody else's exception class use `Retries(give_up_on=...)`.
+    The type decides, never the text (case RET-06). To give up on somebody else's exception class use
+    `Retries(give_up_on=...)`.
     """
 
 
 class StepFailed(DurableflowError):
     """Stands for an error of a step whose own class cannot be rebuilt at replay.
 
-    Raised by the step's call when the class is not found in the imported modules (it was renamed, or is local to a function), or
-    is no `Exception`. `type` names the original class, `message` is its text, `traceback` its traceback as text. Define the class
-    at the top level of a module that the workflow's module imports, to get the class itself back.
+    Raised by the step's call when the class is not found in the imported modules (it was renamed, or is local to a
+    function), or is no `Exception`. `type` names the original class, `message` is its text, `traceback` its
+    traceback as text. Define the class at the top level of a module that the workflow's module imports, to get the
+    class itself back.
     """
 
     def __init__(self, message: str = "", *, type: str = "", traceback: str = "") -> None:
@@ -42,12 +44,14 @@ class StepFailed(DurableflowError):
 class StepTimeout(DurableflowError, TimeoutError):
     """One attempt of a step's body took longer than the step's `timeout`.
 
-    It is retried like any other error; after the last attempt the step's call raises it. Raise the timeout, or split the step.
+    It is retried like any other error; after the last attempt the step's call raises it. Raise the timeout, or
+    split the step.
     """
 
 
 class EventTimeout(DurableflowError, TimeoutError):
-    """`wait_for_event` or `wait_for_approval` got no answer before its deadline. Catch it in `run` to go on without one."""
+    """`wait_for_event` or `wait_for_approval` got no answer before its deadline. Catch it in `run` to go on
+    without one."""
 
 
 class WorkflowTimeout(DurableflowError, TimeoutError):
@@ -60,11 +64,13 @@ class WorkflowTimeout(DurableflowError, TimeoutError):
 class WorkflowFailed(DurableflowError):
     """`result()` was asked of an instance that ended without success, or a child that the parent waits for did.
 
-    `workflow` and `instance_id` name the instance; `error` is its stored error (`{"type", "message", "traceback", "step"}`,
-    empty for a terminated one).
+    `workflow` and `instance_id` name the instance; `error` is its stored error (`{"type", "message", "traceback",
+    "step"}`, empty for a terminated one).
     """
 
-    def __init__(self, message: str = "", *, workflow: str = "", instance_id: str = "", error: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, message: str = "", *, workflow: str = "", instance_id: str = "", error: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.workflow = workflow
         self.instance_id = instance_id
@@ -81,13 +87,14 @@ class WorkerLost(DurableflowError):
 class NonDeterminismError(DurableflowError):
     """A replay made other durable calls than the execution before it: `run` depends on something that is not recorded.
 
-    The instance is blocked, nothing is lost. Put the changing value (time, random numbers, settings, queries) into a step, or
-    branch a changed program with `step.patched()`; then `resume()` the instance.
+    The instance is blocked, nothing is lost. Put the changing value (time, random numbers, settings, queries) into
+    a step, or branch a changed program with `step.patched()`; then `resume()` the instance.
     """
 
 
 class SuspensionSwallowed(DurableflowError):
-    """`run` went on after a durable call had suspended it: a bare `except:` or `except BaseException` swallowed the suspension.
+    """`run` went on after a durable call had suspended it: a bare `except:` or `except BaseException` swallowed
+    the suspension.
 
     The instance is blocked. Catch `Exception` instead, or raise again; then `resume()` the instance.
     """
@@ -121,14 +128,20 @@ class InvalidTransition(DurableflowError):
 class StaleDecision(InvalidTransition):
     """A decision came for a wait that is no longer open. Nothing was changed.
 
-    `code` tells why: `already_decided` (then `by` and `at` say who and when), `timed_out`, `cancelled`, or `stale` (it was made for
-    an earlier wait or run).
+    `code` tells why: `already_decided` (then `by` and `at` say who and when), `timed_out`, `cancelled`, or `stale`
+    (it was made for an earlier wait or run).
     """
 
     CODES: ClassVar[frozenset[str]] = frozenset({"already_decided", "timed_out", "cancelled", "stale"})
 
     def __init__(
-        self, message: str = "", *, code: str = "stale", status: str = "", by: str | None = None, at: datetime | None = None
+        self,
+        message: str = "",
+        *,
+        code: str = "stale",
+        status: str = "",
+        by: str | None = None,
+        at: datetime | None = None,
     ) -> None:
         if code not in self.CODES:
             raise ValueError(f"code must be one of {', '.join(sorted(self.CODES))}, not {code!r}.")
@@ -148,19 +161,21 @@ class IdempotencyConflict(DurableflowError):
 class CodecError(NonRetryableError):
     """A value cannot be stored, or a stored text cannot be read. The message has the path to the offender and its type.
 
-    Not retried: repeating the side effect does not make its result storable (case SER-02). Return plain data instead: a key in
-    place of a model, a list in place of a queryset, `dataclasses.asdict(x)` in place of a dataclass.
+    Not retried: repeating the side effect does not make its result storable (case SER-02). Return plain data
+    instead: a key in place of a model, a list in place of a queryset, `dataclasses.asdict(x)` in place of a dataclass.
     """
 
 
 class LimitExceeded(NonRetryableError):
     """Something is larger, or there is more of it, than a limit allows. Not retried, nothing stored (case SER-06).
 
-    `what` names it, `size` and `limit` are in `unit`s. Store a reference (a key, a file name) in place of large data; the limits are
-    the setting `DURABLEFLOW["LIMITS"]`.
+    `what` names it, `size` and `limit` are in `unit`s. Store a reference (a key, a file name) in place of large
+    data; the limits are the setting `DURABLEFLOW["LIMITS"]`.
     """
 
-    def __init__(self, message: str = "", *, what: str = "", size: int = 0, limit: int = 0, unit: str = "bytes") -> None:
+    def __init__(
+        self, message: str = "", *, what: str = "", size: int = 0, limit: int = 0, unit: str = "bytes"
+    ) -> None:
         super().__init__(message)
         self.what = what
         self.size = size
@@ -170,7 +185,9 @@ class LimitExceeded(NonRetryableError):
     @classmethod
     def of(cls, what: str, size: int, limit: int, *, unit: str = "bytes", hint: str = "") -> Self:
         """The error for `what` of `size` where at most `limit` is allowed, with a message that says all three."""
-        message = f"{what} too large: {size:,} {unit}, at most {limit:,} {unit} are allowed.{' ' if hint else ''}{hint}"
+        name = what[:1].upper() + what[1:]
+        message = f"{name} is too large: {size:,} {unit}, at most {limit:,} {unit} are allowed."
+        message = f"{message} {hint}" if hint else message
         return cls(message, what=what, size=size, limit=limit, unit=unit)
 
 
@@ -178,12 +195,14 @@ class LimitExceeded(NonRetryableError):
 
 
 class InvalidDurableCall(NonRetryableError):
-    """A durable call was made where none is possible: inside a step's body, off the thread that the engine gave to its scope, or in
-    an open `atomic()` block (design 6). Move the call to `run`; put `atomic()` inside a step's body."""
+    """A durable call was made where none is possible: inside a step's body, off the thread that the engine gave to
+    its scope, or in an open `atomic()` block (design 6). Move the call to `run`; put `atomic()` inside a step's
+    body."""
 
 
 class InvalidConfig(NonRetryableError, ValueError):
-    """A step got an option that is no good (case RET-09). The message names step and field; no body ran. Correct the call."""
+    """A step got an option that is no good (case RET-09). The message names step and field; no body ran. Correct
+    the call."""
 
     def __init__(self, message: str = "", *, step: str = "", field: str = "") -> None:
         super().__init__(message)
