@@ -1,0 +1,1 @@
+"""Programs of the development environment; the Makefile calls them."""
