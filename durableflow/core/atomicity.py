@@ -1,0 +1,57 @@
+"""Which transactions are open, counted from a baseline (design 6 "Suspension", 10 "Testing kit")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from django.db import connections
+
+_baseline: ContextVar[Mapping[str, int] | None] = ContextVar("durableflow_baseline", default=None)
+
+
+def depths() -> dict[str, int]:
+    """How many ``atomic()`` blocks are open on each used connection of this thread."""
+    return {
+        connection.alias: len(connection.atomic_blocks)
+        for connection in connections.all(initialized_only=True)
+        if connection.in_atomic_block
+    }
+
+
+@contextmanager
+def baseline() -> Iterator[None]:
+    """Take the blocks that are open now as given: only what is opened above them counts (a ``TestCase`` always has some)."""
+    token = _baseline.set(depths())
+    try:
+        yield
+    finally:
+        _baseline.reset(token)
+
+
+def opened() -> str:
+    """Name what is open above the baseline: ``atomic() on 'default'`` or ``autocommit off on 'default'``; '' if nothing is."""
+    base = _baseline.get() or {}
+    for connection in connections.all(initialized_only=True):
+        if connection.in_atomic_block:
+            if len(connection.atomic_blocks) > base.get(connection.alias, 0):
+                return f"atomic() on {connection.alias!r}"
+        elif connection.connection is not None and not connection.autocommit:
+            return f"autocommit off on {connection.alias!r}"
+    return ""
+
+
+def abandon_opened() -> None:
+    """Roll back and close the connections on which a body left something open (not those whose blocks lie below the baseline)."""
+    base = _baseline.get() or {}
+    for connection in connections.all(initialized_only=True):
+        if connection.alias in base:
+            continue
+        if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
+            connection.in_atomic_block = False
+            connection.atomic_blocks.clear()
+            connection.savepoint_ids.clear()
+            connection.run_on_commit.clear()
+            connection.needs_rollback = False
+            connection.close()

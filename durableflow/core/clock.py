@@ -1,0 +1,80 @@
+"""Time: the database's clock decides what is due, leased or late (design 4, "Time").
+
+PostgreSQL: ``clock_timestamp()`` for what is written, ``statement_timestamp()`` for index comparisons (a volatile function cannot use an
+index). SQLite: the host's time, read under the write lock and bound in Django's own format. The testing kit alone may stop the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.db import models
+from django.db.models.expressions import Combinable
+
+_stopped_at: datetime | None = None
+_FORMAT: Final = "%Y-%m-%d %H:%M:%S.%f"
+
+
+class ClockTimestamp(models.Func):
+    """The wall clock of PostgreSQL at this very moment, also late in a long transaction."""
+
+    template = "clock_timestamp()"
+    arity = 0
+    output_field: Any = models.DateTimeField()
+
+
+def stopped() -> datetime | None:
+    """The moment at which the testing kit holds the clock, or None while it runs."""
+    return _stopped_at
+
+
+@contextmanager
+def stop(at: datetime) -> Iterator[None]:
+    """Hold the clock at ``at`` (testing kit only)."""
+    global _stopped_at
+    before, _stopped_at = _stopped_at, at
+    try:
+        yield
+    finally:
+        _stopped_at = before
+
+
+def move(to: datetime) -> None:
+    """Set the stopped clock to ``to`` (testing kit only)."""
+    global _stopped_at
+    if _stopped_at is None:
+        raise RuntimeError("Only a stopped clock can be moved.")
+    _stopped_at = to
+
+
+def host_now() -> datetime:
+    """The host's time in UTC, or the stopped clock's."""
+    return _stopped_at or datetime.now(UTC)
+
+
+def postgres(kind: str) -> str:
+    """SQL for "now" on PostgreSQL. ``kind``: ``clock`` for writing, ``statement`` for comparing with an index."""
+    if _stopped_at is not None:
+        return f"'{_stopped_at.isoformat()}'::timestamptz"
+    return "clock_timestamp()" if kind == "clock" else "statement_timestamp()"
+
+
+def sqlite_text(moment: datetime) -> str:
+    """A moment in the text form in which Django stores it on SQLite (UTC, always with microseconds, so that texts compare as times do)."""
+    return moment.astimezone(UTC).strftime(_FORMAT)
+
+
+def expression(vendor: str, plus: timedelta | None = None) -> Combinable:
+    """An ORM expression for "now" (plus a duration) that is evaluated by the database where it has a clock."""
+    if vendor == "postgresql" and _stopped_at is None:
+        now = ClockTimestamp()
+        if plus is None:
+            return now
+        return models.ExpressionWrapper(now + models.Value(plus), output_field=models.DateTimeField())
+    return models.Value(host_now() + (plus or timedelta()), output_field=models.DateTimeField())
+
+
+__all__ = ["ClockTimestamp", "expression", "host_now", "move", "postgres", "sqlite_text", "stop", "stopped"]

@@ -1,0 +1,36 @@
+"""Transactions in which a state change is made (design 4, "Fence")."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections, transaction
+
+
+@contextmanager
+def write_transaction(using: str) -> Iterator[None]:
+    """An ``atomic()`` block that on SQLite takes the write lock at its start.
+
+    Reading first and writing later in a deferred SQLite transaction fails with "database is locked" as soon as somebody wrote in between, so
+    BEGIN IMMEDIATE is used whatever the project's ``transaction_mode`` says. Inside an open block it is an ordinary savepoint.
+    """
+    connection = connections[using]
+    if connection.vendor != "sqlite" or connection.in_atomic_block:
+        with transaction.atomic(using=using):
+            yield
+        return
+    mode = connection.transaction_mode  # type: ignore[attr-defined]
+    connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
+    block = transaction.atomic(using=using)
+    try:
+        block.__enter__()
+    finally:
+        connection.transaction_mode = mode  # type: ignore[attr-defined]
+    try:
+        yield
+    except BaseException as error:
+        if not block.__exit__(type(error), error, error.__traceback__):
+            raise
+    else:
+        block.__exit__(None, None, None)

@@ -1,0 +1,21 @@
+"""The tables of durableflow and the verbs on their rows (design 2)."""
+
+from durableflow.models.history import HistoryEntry
+from durableflow.models.instance import WorkflowInstance
+from durableflow.models.instance_fields import Priority
+from durableflow.models.limits import ConcurrencyLimit
+from durableflow.models.pending import PendingEvent
+from durableflow.models.schedule import WorkflowSchedule
+from durableflow.models.sent import SentEvent
+from durableflow.models.step import StepRecord
+
+__all__ = [
+    "ConcurrencyLimit",
+    "HistoryEntry",
+    "PendingEvent",
+    "Priority",
+    "SentEvent",
+    "StepRecord",
+    "WorkflowInstance",
+    "WorkflowSchedule",
+]

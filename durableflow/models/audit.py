@@ -1,0 +1,78 @@
+"""Writing history for a verb, under the lock that the verb holds (design 2, 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import connections
+
+from durableflow.core import clock
+from durableflow.core.exceptions import InvalidTransition
+from durableflow.core.statuses import TRANSITIONS, Status
+from durableflow.core.transactions import write_transaction
+from durableflow.models.instance_fields import InstanceFields, Who
+from durableflow.models.permissions import OPERATE, name_of, require, row_of
+
+CAUSES = {
+    "retry": "only a failed instance can be retried",
+    "resume": "only a paused instance can be resumed",
+    "terminate": "it has already ended or is rolling back",
+    "send_event": "nobody can read an event there",
+}
+
+
+def refuse(instance: InstanceFields, verb: str) -> InvalidTransition:
+    """The error for a verb that the status does not allow."""
+    label = Status(instance.status).value
+    return InvalidTransition(
+        f"{verb} is not possible: {instance.label} is {label}; {CAUSES.get(verb, 'see its status')}.", status=label
+    )
+
+
+@contextmanager
+def verb(instance: InstanceFields, name: str, by: Who, permission: str = OPERATE) -> Iterator[Any]:
+    """One verb is one transaction: lock, check right, check state; the body changes the locked row; then the caller's object is refreshed.
+
+    Yields the locked row. Raises DoesNotExist, PermissionDenied, InvalidTransition; then nothing has changed.
+    """
+    using = instance._state.db or "default"
+    manager: Any = type(instance)._default_manager
+    with write_transaction(using):
+        row = manager.using(using).select_for_update(no_key=True).light().get(pk=instance.pk)
+        require(by, permission, row, f"{name} {row.label}")
+        if row.status not in TRANSITIONS[name]:
+            raise refuse(row, name)
+        yield row
+    fields = [
+        field.attname for field in instance._meta.concrete_fields if field.attname not in instance.get_deferred_fields()
+    ]
+    instance.refresh_from_db(using=using, fields=fields)
+
+
+def record(
+    row: InstanceFields,
+    type: str,
+    *,
+    by: Who = None,
+    via: str,
+    reason: str = "",
+    step: str = "",
+    kind: str = "",
+    data: Any = None,
+) -> None:
+    """Append one history entry. The caller holds the instance's row lock, so ids commit in order."""
+    vendor = connections[row._state.db or "default"].vendor
+    row.history.create(
+        run_number=row.run_number,
+        type=type,
+        kind=kind,
+        step=step,
+        data=data,
+        actor=row_of(by),
+        actor_name=name_of(by),
+        via=via,
+        reason=reason,
+        at=clock.expression(vendor),
+    )

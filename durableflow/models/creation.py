@@ -1,0 +1,134 @@
+"""Creating instances: one statement that leaves the caller's transaction usable (design 9)."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import connections, models, router
+
+from durableflow.core import clock, codec, dispatch
+from durableflow.core.conf import get_settings
+from durableflow.core.names import check_instance_id
+from durableflow.core.retries import Retention
+from durableflow.core.statuses import Status, Trigger, Via
+from durableflow.core.transactions import write_transaction
+from durableflow.models.history import HistoryEntry
+from durableflow.models.instance import WorkflowInstance
+from durableflow.models.instance_fields import Priority, Who
+from durableflow.models.permissions import name_of, row_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewInstance:
+    """What a new instance shall be. ``start_at``: None (now), a duration from now, or an aware moment."""
+
+    workflow: str
+    params: Any = None
+    instance_id: str | None = None
+    start_at: datetime | timedelta | None = None
+    priority: int = Priority.NORMAL
+    retention: Retention | None = None
+    max_duration: timedelta | None = None
+    code_version: int = 0
+    created_by: Who = None
+    trigger: str = Trigger.CODE
+    via: str = Via.CODE
+    request_key: str = ""
+    request_digest: str = ""
+
+
+def database() -> str:
+    """The alias of the database in which the tables live (design 2, last line)."""
+    return router.db_for_write(WorkflowInstance)
+
+
+def insert(new: NewInstance) -> WorkflowInstance | None:
+    """Insert an instance with its first history entry; None if its id (or its request key) is taken.
+
+    Part of the caller's transaction: it starts after the commit, or never. Raises ValueError for a bad id, CodecError and LimitExceeded for
+    params that cannot be stored; then nothing is stored.
+    """
+    using = database()
+    row = _row(new)
+    codec.dumps(new.params, what=f"params of {row.label}", max_bytes=get_settings().LIMITS.params)
+    with write_transaction(using):
+        _set_times(row, new, using)
+        pk = _insert_ignoring_conflicts(row, using)
+        if pk is None:
+            return None
+        entry = HistoryEntry(
+            instance_id=pk,
+            run_number=1,
+            type="workflow_queued",
+            data={"trigger": str(new.trigger)},
+            actor=row_of(new.created_by),
+            actor_name=row.created_by_name,
+            via=new.via,
+            at=row.created,
+        )
+        entry.save(using=using, force_insert=True)
+    row.pk = pk
+    row._state.adding = False
+    row._state.db = using
+    dispatch.wake(using)
+    return row
+
+
+def _row(new: NewInstance) -> WorkflowInstance:
+    instance_id = check_instance_id(new.instance_id) if new.instance_id is not None else str(uuid.uuid4())
+    priority = Priority(new.priority)
+    return WorkflowInstance(
+        workflow=new.workflow,
+        instance_id=instance_id,
+        seed=uuid.uuid4(),
+        status=Status.QUEUED,
+        params=new.params,
+        priority=priority,
+        claim_class=2 * priority + 1,
+        created_by=row_of(new.created_by),
+        created_by_name=name_of(new.created_by),
+        trigger=new.trigger,
+        code_version=new.code_version,
+        retention=None if new.retention is None else new.retention.to_config(),
+        request_key=new.request_key,
+        request_digest=new.request_digest,
+    )
+
+
+def _set_times(row: WorkflowInstance, new: NewInstance, using: str) -> None:
+    """Read the database's clock once, under the write lock on SQLite, and derive all moments from it."""
+    now = _now(using)
+    row.created = now
+    start = new.start_at
+    row.wake_at = now if start is None else start if isinstance(start, datetime) else now + start
+    row.deadline_at = None if new.max_duration is None else row.wake_at + new.max_duration
+
+
+def _now(using: str) -> datetime:
+    connection = connections[using]
+    if connection.vendor != "postgresql" or clock.stopped() is not None:
+        return clock.host_now()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        moment: datetime = cursor.fetchone()[0]
+    return moment
+
+
+def _insert_ignoring_conflicts(row: WorkflowInstance, using: str) -> int | None:
+    """``INSERT .. ON CONFLICT DO NOTHING RETURNING id``, which the ORM cannot say."""
+    connection = connections[using]
+    fields: list[models.Field[Any, Any]] = [field for field in row._meta.concrete_fields if not field.primary_key]
+    names = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
+    values = [field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields]
+    marks = ", ".join(["%s"] * len(values))
+    table = connection.ops.quote_name(row._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING RETURNING id", values)  # noqa: S608
+        found = cursor.fetchone()
+    return None if found is None else int(found[0])
+
+
+__all__ = ["NewInstance", "database", "insert"]

@@ -1,0 +1,93 @@
+"""The instance: one execution of a workflow (design 2)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils.translation import gettext_lazy as _
+
+from durableflow.core import failures
+from durableflow.core.fields import Unreadable
+from durableflow.core.statuses import Status as InstanceStatus
+from durableflow.models.instance_events import EventVerbs
+from durableflow.models.instance_fields import Who
+from durableflow.models.lifecycle import LifecycleVerbs
+from durableflow.models.permissions import available_actions
+from durableflow.models.querysets import InstanceQuerySet
+from durableflow.models.repair import RepairVerbs
+from durableflow.models.results import ResultVerbs
+
+
+class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
+    """One execution of a workflow. Change it through its verbs only: they check right and state and write the history.
+
+    ``params``, ``output``, ``progress``: decoded values. ``error``: None or ``{"type", "message", "traceback", "step"}``.
+    """
+
+    Status = InstanceStatus
+
+    objects: ClassVar[InstanceQuerySet] = InstanceQuerySet.as_manager()  # type: ignore[assignment]
+
+    class Meta:
+        verbose_name = _("workflow instance")
+        verbose_name_plural = _("workflow instances")
+        ordering = ("-id",)
+        default_permissions = ("view", "delete")
+        permissions = (
+            ("start_workflowinstance", "Can start workflow instance"),
+            ("operate_workflowinstance", "Can operate workflow instance"),
+            ("override_workflowinstance", "Can override workflow instance"),
+        )
+        constraints = (
+            models.UniqueConstraint(fields=("workflow", "instance_id"), name="durableflow_instance_id"),
+            models.UniqueConstraint(fields=("schedule", "scheduled_for"), name="durableflow_instance_slot"),
+            models.UniqueConstraint(
+                fields=("workflow", "created_by", "request_key"),
+                condition=~Q(request_key=""),
+                name="durableflow_request_key",
+            ),
+            models.CheckConstraint(condition=Q(status__in=InstanceStatus.values), name="durableflow_instance_status"),
+            models.CheckConstraint(
+                condition=Q(blocked="") | Q(status=InstanceStatus.PAUSED), name="durableflow_blocked_is_paused"
+            ),
+            models.CheckConstraint(
+                condition=Q(lease_token__isnull=True)
+                | Q(status__in=(InstanceStatus.RUNNING, InstanceStatus.WAITING_FOR_PAUSE, InstanceStatus.ROLLING_BACK)),
+                name="durableflow_lease_is_running",
+            ),
+            models.CheckConstraint(
+                condition=Q(wake_at__isnull=True)
+                | ~Q(status__in=(InstanceStatus.COMPLETE, InstanceStatus.ERRORED, InstanceStatus.TERMINATED)),
+                name="durableflow_finished_sleeps",
+            ),
+        )
+        indexes = (
+            models.Index(fields=("claim_class", "wake_at"), condition=Q(wake_at__isnull=False), name="durableflow_due"),
+            models.Index(F("status"), F("id").desc(), name="durableflow_by_status"),
+            models.Index(F("workflow"), F("id").desc(), name="durableflow_by_workflow"),
+            models.Index(F("created"), name="durableflow_by_created"),
+        )
+
+    def __str__(self) -> str:
+        return self.label
+
+    @property
+    def error(self) -> dict[str, Any] | None:
+        """What ended the instance: ``{"type", "message", "traceback", "step"}``, or None."""
+        stored = self.error_data
+        if stored is None:
+            return None
+        if isinstance(stored, Unreadable):
+            return {"type": "Unreadable", "message": stored.reason, "traceback": "", "step": ""}
+        return failures.public(stored)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it has ended: complete, errored or terminated."""
+        return self.status in (InstanceStatus.COMPLETE, InstanceStatus.ERRORED, InstanceStatus.TERMINATED)
+
+    def available_actions(self, user: Who) -> set[str]:
+        """What buttons, API and command line offer ``user`` now: verbs that are allowed both to the user and in this status."""
+        return available_actions(self, user)

@@ -1,0 +1,66 @@
+"""Verbs that stop an instance or let it go on (design 2, 9)."""
+
+from __future__ import annotations
+
+from django.db import connections
+
+from durableflow.core import clock, dispatch
+from durableflow.core.aio import async_twin
+from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepStatus, Via
+from durableflow.models.audit import record, verb
+from durableflow.models.instance_fields import InstanceFields, Who
+
+
+class LifecycleVerbs(InstanceFields):
+    """``terminate`` and ``resume``."""
+
+    class Meta:
+        abstract = True
+
+    def terminate(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
+        """End the instance now, for good (design 9).
+
+        One transaction: status, end, no wake, no lease, open waits and open steps cancelled, history. A body that runs is not interrupted:
+        its checkpoint finds no lease and is dropped. Raises PermissionDenied, InvalidTransition.
+        """
+        with verb(self, "terminate", by) as row:
+            vendor = connections[row._state.db].vendor
+            row.status = Status.TERMINATED
+            row.finished = clock.expression(vendor)
+            row.blocked = row.hold = ""
+            row.wake_at = row.lease_token = row.owner = None
+            row.woken = row.suspect = False
+            row.save(update_fields=END_FIELDS)
+            close(row)
+            record(row, "workflow_terminated", by=by, via=via, reason=reason)
+
+    def resume(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
+        """Let a blocked instance try again, usually after a deploy that repaired its code (design 6, "Engine failures").
+
+        Everything recorded is kept; nothing that finished runs again. Raises PermissionDenied, InvalidTransition.
+        """
+        with verb(self, "resume", by) as row:
+            vendor = connections[row._state.db].vendor
+            row.status = Status.QUEUED
+            row.blocked = ""
+            row.paused_at = None
+            row.interruptions = row.give_backs = 0
+            row.wake_at = clock.expression(vendor)
+            row.save(update_fields=["status", "blocked", "paused_at", "interruptions", "give_backs", "wake_at"])
+            record(row, "workflow_queued", by=by, via=via, reason=reason, data={"verb": "resume"})
+            dispatch.wake(row._state.db)
+
+    aterminate = async_twin(terminate)
+    aresume = async_twin(resume)
+
+
+END_FIELDS = ["status", "finished", "blocked", "hold", "wake_at", "lease_token", "owner", "woken", "suspect"]
+
+
+def close(row: InstanceFields) -> None:
+    """Cancel what an ended instance leaves open: waits and steps (case LIF-03). The caller holds the row's lock."""
+    now = clock.expression(connections[row._state.db or "default"].vendor)
+    row.pending_events.filter(status=PendingStatus.OPEN).update(status=PendingStatus.CANCELLED, closed=now)
+    row.steps.filter(run_number=row.run_number).exclude(status__in=sorted(STEP_FINISHED)).update(
+        status=StepStatus.CANCELLED, finished=now, wake_at=None
+    )

@@ -1,0 +1,117 @@
+"""Vocabulary for lists (design 9, api.md)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, Self
+
+from django.db import connections, models
+from django.db.models import Q
+
+from durableflow.core import clock
+from durableflow.core.statuses import ACTIVE, FINISHED, PendingStatus, Status, StepKind
+from durableflow.models.instance_fields import Who
+from durableflow.models.permissions import DECIDE, VIEW, VIEW_PENDING, holds
+
+HEAVY = ("params", "output", "error_data", "progress", "rollback")
+OVERDUE_AFTER = timedelta(minutes=1)
+
+
+class InstanceQuerySet(models.QuerySet[Any]):
+    """Instances."""
+
+    def for_workflow(self, workflow: Any) -> Self:
+        """Those of one workflow, given as its class or its name."""
+        return self.filter(workflow=workflow if isinstance(workflow, str) else workflow.workflow_name())
+
+    def active(self) -> Self:
+        """Those that have not ended."""
+        return self.filter(status__in=sorted(ACTIVE))
+
+    def finished(self) -> Self:
+        """Those that have ended: complete, errored or terminated."""
+        return self.filter(status__in=sorted(FINISHED))
+
+    def failed(self) -> Self:
+        """Those that need a person: errored, or blocked."""
+        return self.filter(Q(status=Status.ERRORED) | ~Q(blocked=""))
+
+    def due(self) -> Self:
+        """Those that need a worker now."""
+        return self.filter(wake_at__lte=clock.expression(connections[self.db].vendor))
+
+    def overdue(self) -> Self:
+        """Those that have needed a worker for more than a minute and have none."""
+        late = clock.expression(connections[self.db].vendor, -OVERDUE_AFTER)
+        return self.filter(wake_at__lte=late)
+
+    def waiting_for(self, user: Who) -> Self:
+        """Those with an open approval that ``user`` may decide."""
+        pending: Any = self.model._meta.get_field("pending_events").related_model
+        mine = pending._default_manager.using(self.db).decidable_by(user)
+        return self.filter(pk__in=mine.values("instance"))
+
+    def visible_to(self, user: Who) -> Self:
+        """Those that ``user`` may see: all with the view permission, else the user's own (design 9)."""
+        if holds(user, VIEW):
+            return self.all()
+        if user is None or not user.is_authenticated or not user.is_active:
+            return self.none()
+        return self.filter(created_by=user.pk)
+
+    def light(self) -> Self:
+        """Without the big columns, for lists (design 2)."""
+        return self.defer(*HEAVY)
+
+
+class PendingEventQuerySet(models.QuerySet[Any]):
+    """Pending events."""
+
+    def open(self) -> Self:
+        """Those that can still be answered: open, and not past their deadline (design 8)."""
+        now = clock.expression(connections[self.db].vendor)
+        return self.filter(Q(deadline__isnull=True) | Q(deadline__gte=now), status=PendingStatus.OPEN)
+
+    def approvals(self) -> Self:
+        """Those that a person decides."""
+        return self.filter(kind=StepKind.WAIT_FOR_APPROVAL)
+
+    def decidable_by(self, user: Who) -> Self:
+        """Open approvals that ``user`` may decide: listed users and groups, holders of the named permission, else of
+        ``durableflow.decide_pendingevent``; not the creator where the wait bars the requester (design 8)."""
+        if user is None or not user.is_authenticated or not user.is_active:
+            return self.none()
+        return self.open().approvals().filter(may_decide_q(self, user)).exclude(barred_q(user))
+
+    def visible_to(self, user: Who) -> Self:
+        """Those that ``user`` may see: all with ``view_pendingevent``, else those of own instances and those the user may decide or has
+        decided."""
+        if holds(user, VIEW_PENDING):
+            return self.all()
+        if user is None or not user.is_authenticated or not user.is_active:
+            return self.none()
+        decidable = Q(kind=StepKind.WAIT_FOR_APPROVAL) & may_decide_q(self, user)
+        seen = Q(instance__created_by=user.pk) | Q(decided_by=user.pk) | decidable
+        if holds(user, VIEW):
+            return self.all()
+        return self.filter(seen)
+
+
+def barred_q(user: Any) -> Q:
+    """Waits that bar ``user`` as the one who asked, superusers too."""
+    return Q(allow_requester=False, instance__created_by=user.pk)
+
+
+def may_decide_q(queryset: models.QuerySet[Any], user: Any) -> Q:
+    """Waits whose rule admits ``user``, the requester rule apart."""
+    if user.is_superuser:
+        return Q()
+    base = queryset.model._default_manager.using(queryset.db)
+    rule = (
+        Q(pk__in=base.filter(users=user.pk).values("pk"))
+        | Q(pk__in=base.filter(groups__user=user.pk).values("pk"))
+        | Q(permission__in=sorted(user.get_all_permissions()))
+    )
+    if holds(user, DECIDE):
+        rule |= Q(restricted=False)
+    return rule
