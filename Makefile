@@ -61,7 +61,7 @@ test-postgresql: env
 
 test-django61:
 	@if python=$$(sh tools/find_python.sh $(PYTHONS61) 2>/dev/null); then \
-		$(MAKE) --no-print-directory $(VENV61)/.stamp && \
+		$(MAKE) -s --no-print-directory $(VENV61)/.stamp && \
 		echo "== tests on SQLite with Django 6.1" && \
 		DATABASE_URL= $(VENV61)/bin/python $(PYTEST) $(UNIT) $(SUITE); \
 	else echo "== tests with Django 6.1: left out, no Python >= 3.12 here"; fi

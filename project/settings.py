@@ -10,6 +10,8 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
+import django
+
 from project import database
 from project.secret import secret_key
 
@@ -95,8 +97,15 @@ STATIC_ROOT = VAR_DIR / "static"
 MEDIA_URL = "media/"
 MEDIA_ROOT = VAR_DIR / "media"
 
-EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
-EMAIL_FILE_PATH = VAR_DIR / "mail"
+# Mails become files here; a deployment puts its SMTP server in place of this.
+MAIL_DIR = VAR_DIR / "mail"
+if django.VERSION >= (6, 1):
+    MAILERS = {
+        "default": {"BACKEND": "django.core.mail.backends.filebased.EmailBackend", "OPTIONS": {"file_path": MAIL_DIR}},
+    }
+else:
+    EMAIL_BACKEND = "django.core.mail.backends.filebased.EmailBackend"
+    EMAIL_FILE_PATH = MAIL_DIR
 DEFAULT_FROM_EMAIL = "shop@example.com"
 
 SECURE_REFERRER_POLICY = "same-origin"

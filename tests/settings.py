@@ -19,7 +19,6 @@ ROOT_URLCONF = "tests.urls"
 ALLOWED_HOSTS = ["*"]
 CSRF_TRUSTED_ORIGINS: list[str] = []
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
-EMAIL_BACKEND = "django.core.mail.backends.locmem.EmailBackend"
 DURABLEFLOW = {"BASE_URL": "http://testserver"}
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.InMemoryStorage"},

@@ -16,7 +16,9 @@ def wheel_names() -> set[str]:
     """The files of a freshly built wheel."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", directory]
-        subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        built = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+        if built.returncode:
+            sys.exit(f"wheel: not built\n{built.stderr}")
         [wheel] = Path(directory).glob("*.whl")
         return set(ZipFile(wheel).namelist())
 

@@ -22,6 +22,9 @@ def run(command: list[str]) -> int:
     child = subprocess.Popen(command)
     try:
         return child.wait()
+    except KeyboardInterrupt:
+        # Ctrl-C reached the command too: let it end in its own way.
+        return child.wait(GRACE_SECONDS)
     finally:
         if child.poll() is None:
             child.send_signal(signal.SIGTERM)

@@ -40,7 +40,9 @@ def programs() -> Path:
 
 def open_to_all(path: Path) -> bool:
     """Whether any user can get at ``path``: each directory above it may be crossed."""
-    return all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents) and bool(path.stat().st_mode & 0o005)
+    return (
+        all(parent.stat().st_mode & 0o001 for parent in path.resolve().parents) and path.stat().st_mode & 0o005 == 0o005
+    )
 
 
 def die_with_parent() -> None:
