@@ -52,7 +52,7 @@ def die_with_parent() -> None:
 
 
 class Postgres:
-    """One server in one directory. ``start()`` gives the URL of an empty database, ``stop()`` leaves nothing running."""
+    """One server in one directory: ``start()`` gives the URL of an empty database, ``stop()`` leaves no process."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -66,7 +66,15 @@ class Postgres:
             os.chown(home, nobody.pw_uid, nobody.pw_gid)
             self.as_user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             if not open_to_all(self.install / "bin" / "postgres"):
-                self.install = Path(shutil.copytree(self.install, home / "install", symlinks=True))
+                self.install = self._copy()
+
+    def _copy(self) -> Path:
+        """The programs, and beside them in the same places the libraries that the wheel came with."""
+        package = self.install.parent
+        libraries = package.with_name(f"{package.name}.libs")
+        if libraries.exists():
+            shutil.copytree(libraries, self.home / libraries.name)
+        return Path(shutil.copytree(self.install, self.home / package.name / self.install.name, symlinks=True))
 
     def start(self) -> str:
         """Make the data directory, start the server with fsync on, wait until it answers."""
