@@ -89,8 +89,9 @@ checks: env
 
 # ----------------------------------------------------------------------------------------------------- run, measure
 .PHONY: demo bench clean
+# AUTO=1 reaches the command by the environment.
 demo: env
-	@$(PYTHON) -m project.demo.run $(if $(AUTO),--auto)
+	@$(PYTHON) manage.py demo
 
 bench: env
 	@$(PYTHON) -m tools.with_postgres $(PYTHON) -m tests.benchmarks
