@@ -1,0 +1,1 @@
+"""Pages of the example app, and the bank's endpoint."""
