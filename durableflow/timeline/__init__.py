@@ -1,0 +1,33 @@
+"""What happened to an instance, as screens and programs show it: a read model without HTML (design 3, 10).
+
+Everything here is masked already: outputs and errors of sensitive steps, and what ``DURABLEFLOW["REDACT"]`` names (case
+SEC-09). Each function needs a number of queries that does not grow with the instance.
+"""
+
+from durableflow.core.redact import redact, shown
+from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
+from durableflow.timeline.masking import Veil, error_of
+from durableflow.timeline.reasons import reason
+from durableflow.timeline.steps import AttemptView, StepView, output_of, steps
+from durableflow.timeline.waits import WaitView, open_waits, waited_types, waiting_for
+
+__all__ = [
+    "HISTORY_TYPES",
+    "AttemptView",
+    "HistoryPage",
+    "HistoryView",
+    "StepView",
+    "Veil",
+    "WaitView",
+    "error_of",
+    "history",
+    "history_page",
+    "open_waits",
+    "output_of",
+    "reason",
+    "redact",
+    "shown",
+    "steps",
+    "waited_types",
+    "waiting_for",
+]

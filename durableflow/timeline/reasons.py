@@ -1,0 +1,106 @@
+"""One sentence: why an instance is in its status."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from durableflow.core import clock
+from durableflow.core.statuses import Hold, Status, StepKind, StepStatus
+from durableflow.models import WorkflowInstance
+from durableflow.models.step import step_label
+from durableflow.timeline.masking import Veil, error_of
+from durableflow.timeline.waits import open_waits
+
+
+def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = None, veil: Veil | None = None) -> str:
+    """Why the instance is in its status, as a sentence for people, masked. At most three queries.
+
+    ``waits`` and ``veil``: what ``open_waits`` and ``Veil.over`` gave already.
+    """
+    if instance.status == Status.QUEUED:
+        return _queued(instance)
+    if instance.status == Status.RUNNING:
+        return _running(instance)
+    if instance.status == Status.WAITING:
+        return _waiting(instance, open_waits(instance) if waits is None else waits)
+    if instance.status == Status.PAUSED and instance.blocked:
+        return _("Blocked, a person is needed: %s") % (veil or Veil.over(instance)).text(instance.blocked)
+    if instance.status == Status.ERRORED:
+        return _failed(error_of(instance, veil))
+    return {
+        Status.WAITING_FOR_PAUSE: _("Pauses as soon as the step that runs has ended."),
+        Status.PAUSED: _("Paused."),
+        Status.ROLLING_BACK: _("What was done is being undone."),
+        Status.COMPLETE: _("Complete."),
+        Status.TERMINATED: _("Terminated."),
+    }[Status(instance.status)]
+
+
+def _queued(instance: WorkflowInstance) -> str:
+    if instance.hold:
+        return f"{Hold(instance.hold).label}."
+    if instance.wake_at is not None and instance.wake_at > clock.host_now():
+        return _("Starts at %s.") % _time(instance.wake_at)
+    return _("Waits for a free worker.")
+
+
+def _running(instance: WorkflowInstance) -> str:
+    step = _step(instance, status=StepStatus.STARTED)
+    if step is None:
+        return _("A worker executes it.")
+    return _("A worker executes step %(step)s.") % {"step": _label(step)}
+
+
+def _waiting(instance: WorkflowInstance, waits: list[dict[str, Any]]) -> str:
+    if instance.wake_at is not None and instance.wake_at <= clock.host_now():
+        return _("Due: waits for a free worker.")
+    if waits:
+        return " ".join(_wait(wait) for wait in waits)
+    step = _step(instance, status=StepStatus.PENDING, wake_at__isnull=False)
+    if step is None:
+        return f"{Hold(instance.hold).label}." if instance.hold else _("Waits.")
+    values = {"step": _label(step), "time": _time(step["wake_at"]), "number": step["attempts"] + 1}
+    if step["kind"] in (StepKind.SLEEP, StepKind.SLEEP_UNTIL):
+        return _("Sleeps in %(step)s until %(time)s.") % values
+    return _("Attempt %(number)s of step %(step)s is due at %(time)s.") % values
+
+
+def _wait(wait: dict[str, Any]) -> str:
+    values = {
+        "step": _label({"scope": "", **wait}),
+        "types": ", ".join(wait["types"]),
+        "time": _time(wait["deadline"]) if wait["deadline"] else "",
+    }
+    if wait["kind"] == StepKind.WAIT_FOR_APPROVAL:
+        if wait["deadline"]:
+            return _("Waits for a decision in %(step)s until %(time)s.") % values
+        return _("Waits for a decision in %(step)s.") % values
+    if wait["deadline"]:
+        return _("Waits for an event of type %(types)s in %(step)s until %(time)s.") % values
+    return _("Waits for an event of type %(types)s in %(step)s.") % values
+
+
+def _failed(error: dict[str, Any] | None) -> str:
+    if error is None:
+        return _("Failed.")
+    what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
+    if error["step"]:
+        return _("Failed in step %(step)s: %(error)s") % {"step": error["step"], "error": what}
+    return _("Failed: %s") % what
+
+
+def _step(instance: WorkflowInstance, **conditions: Any) -> dict[str, Any] | None:
+    rows = instance.steps.filter(run_number=instance.run_number, **conditions).order_by("wake_at", "seq")
+    return rows.values("scope", "kind", "name", "count", "attempts", "wake_at").first()
+
+
+def _label(step: dict[str, Any]) -> str:
+    return step_label(step["scope"], step["name"], step["count"])
+
+
+def _time(moment: datetime) -> str:
+    return timezone.localtime(moment).strftime("%Y-%m-%d %H:%M:%S %Z")
