@@ -18,7 +18,7 @@ set        list, sorted by the members' JSON text; `frozenset` the same
 enum       `[module, qualified name, member]`; looked up among the imported modules, never imported
 flag       `[module, qualified name, number]`: a combination of flags that has no name
 float      `"nan"`, `"inf"`, `"-inf"`
-int        hexadecimal text, for numbers beyond 600 digits (Python refuses to read very long decimal ones)
+int        hexadecimal text, for numbers of very many digits (Python refuses to read or write those in decimal)
 dict       list of `[key, value]`: for keys that are no strings, and for a dict that has the key "$df" itself
 =========  =====================================================================================================
 

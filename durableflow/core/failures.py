@@ -15,7 +15,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from types import MemberDescriptorType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from durableflow.core import codec, lookup
 from durableflow.core.exceptions import DurableflowError, StepFailed
@@ -216,7 +216,7 @@ def _attributes(error: BaseException) -> Iterator[tuple[str, Any]]:
                 if value is not None:
                     yield name, value
     for name, value in list(error.__dict__.items()):
-        if isinstance(name, str) and not name.startswith(_MARK) and clean(name) == name:
+        if not name.startswith(_MARK) and clean(name) == name:
             yield name, value
 
 
@@ -262,13 +262,14 @@ def _cut(text: str, limit: int, *, keep_end: bool = False) -> str:
 def _rebuild(described: Any, depth: int) -> Exception:
     try:
         error = _instance(described, depth) or _stand_in(described)
-        error.__dict__ |= {
+        marks = {
             _MARK + "traceback": _text_of(described, "traceback"),
             _MARK + "message": _text_of(described, "message"),
             _MARK + "step": _text_of(described, "step"),
         }
+        error.__dict__.update(marks)  # past any __setattr__ of the class, here and below
         if described.get("cause") and depth < _MAX_DEPTH:
-            error.__cause__ = _rebuild(described["cause"], depth + 1)
+            object.__setattr__(error, "__cause__", _rebuild(described["cause"], depth + 1))
     except Exception as failure:
         return StepFailed(f"The stored error cannot be read ({type(failure).__name__}).")
     return error
@@ -319,11 +320,11 @@ def _make(cls: type[Exception], args: tuple[Any, ...]) -> Exception | None:
     if not isinstance(error, cls):
         return None
     # Built-in classes keep some of their state outside of __dict__, and fill it in their own __init__ only.
-    initialise: Any = builtin.__init__
+    initialise = cast(Any, builtin).__init__
     try:
         initialise(error, *args)
     except Exception:
-        error.args = args
+        object.__setattr__(error, "args", args)
     return error
 
 
