@@ -1,7 +1,7 @@
 """Settings of the example project: it runs as it is, on SQLite; the environment changes what a deployment must.
 
 ``DATABASE_URL`` (project/database.py), ``SECRET_KEY``, ``DEBUG`` (1 or 0), ``ALLOWED_HOSTS`` (separated by commas),
-``BASE_URL`` (where people reach the project; decision links start with it).
+``BASE_URL`` (where people reach the project; decision links start with it), ``VAR_DIR`` (where it writes).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from project import database
 from project.secret import secret_key
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-VAR_DIR = BASE_DIR / "var"
-VAR_DIR.mkdir(exist_ok=True)
+VAR_DIR = Path(os.environ.get("VAR_DIR") or BASE_DIR / "var")
+VAR_DIR.mkdir(parents=True, exist_ok=True)
 
 DEBUG = os.environ.get("DEBUG", "1") == "1"
 SECRET_KEY = os.environ.get("SECRET_KEY") or secret_key(VAR_DIR / "secret_key")

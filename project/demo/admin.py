@@ -40,7 +40,7 @@ class ImageAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """With the state."""
-        return super().get_queryset(request).with_state().select_related("uploaded_by")
+        return Image.objects.with_state().select_related("uploaded_by")
 
 
 @admin.register(Cart)
@@ -51,7 +51,7 @@ class CartAdmin(ReadOnlyAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """With the state."""
-        return super().get_queryset(request).with_state().select_related("owner")
+        return Cart.objects.with_state().select_related("owner")
 
 
 @admin.register(Payment)

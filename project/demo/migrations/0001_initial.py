@@ -2,9 +2,10 @@
 
 import django.db.models.deletion
 import django.db.models.functions.datetime
-import project.demo.models
 from django.conf import settings
 from django.db import migrations, models
+
+import project.demo.models
 
 
 class Migration(migrations.Migration):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import TypedDict
 
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import User
 from django.db.models.functions import Now
 
 from durableflow import get_step_context
@@ -31,7 +31,7 @@ class CheckedOutCart(TypedDict):
     email: str
 
 
-def create_cart(*, owner: AbstractBaseUser, email: str, lines: Iterable[Line] = SAMPLE_LINES) -> Cart:
+def create_cart(*, owner: User, email: str, lines: Iterable[Line] = SAMPLE_LINES) -> Cart:
     """Make a cart and compute its total. Its workflow is the caller's business."""
     kept = list(lines)
     return Cart.objects.create(owner=owner, email=email, lines=kept, total=total_of(kept))

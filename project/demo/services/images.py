@@ -7,7 +7,7 @@ import io
 from pathlib import PurePath
 from typing import TypedDict
 
-from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth.models import User
 from django.core.files import File
 from django.urls import reverse
 from PIL import Image as Pillow
@@ -39,7 +39,7 @@ class Tagged(TypedDict):
     thumbnail: str
 
 
-def add_image(file: File[bytes], *, by: AbstractBaseUser) -> Image:
+def add_image(file: File[bytes], *, by: User) -> Image:
     """Store an uploaded picture and make its row. Its workflow is the caller's business."""
     return Image.objects.create(file=file, original_name=PurePath(file.name or "picture").name[:200], uploaded_by=by)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TypedDict
 
-from django.core.files.storage import default_storage
 from django.core.mail import EmailMessage
 from django.utils import timezone
 
@@ -33,7 +32,7 @@ def mail_invoice(cart_id: int, reference: str) -> Mailed:
     if invoice.sent_at is None:
         _message(invoice, cart).send()
         Invoice.objects.filter(pk=invoice.pk, sent_at=None).update(sent_at=timezone.now())
-    return {"number": invoice.number, "document": invoice.document.name}
+    return {"number": invoice.number, "document": str(invoice.document)}
 
 
 def invoice_text(cart: Cart, number: str, reference: str) -> str:
@@ -64,6 +63,6 @@ def _message(invoice: Invoice, cart: Cart) -> EmailMessage:
         to=[cart.email],
         headers={"Message-ID": invoice.message_id},
     )
-    with default_storage.open(invoice.document.name, "rb") as document:
+    with invoice.document.open("rb") as document:
         message.attach(f"invoice-{invoice.number}.txt", document.read().decode(), "text/plain")
     return message

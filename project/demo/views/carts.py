@@ -17,6 +17,7 @@ from django.views.generic import ListView
 
 from project.demo.models import Cart
 from project.demo.services import carts
+from project.demo.views.users import user_of
 from project.demo.workflows import PayCart
 
 if TYPE_CHECKING:  # generic for the type checker alone
@@ -39,7 +40,7 @@ class CartList(LoginRequiredMixin, Carts):
 
     def get_queryset(self) -> QuerySet[Cart]:
         """Only what the user may see."""
-        return visible_carts(self.request.user)
+        return visible_carts(user_of(self.request))
 
 
 @require_POST
@@ -47,7 +48,7 @@ class CartList(LoginRequiredMixin, Carts):
 @permission_required("durableflow.start_workflowinstance", raise_exception=True)
 def new_cart(request: HttpRequest) -> HttpResponse:
     """Make a cart with the sample lines and start its workflow, in one transaction."""
-    user = request.user
+    user = user_of(request)
     with transaction.atomic():
         cart = carts.create_cart(owner=user, email=user.email or f"{user.get_username()}@example.com")
         cart.instance = PayCart.create({"cart_id": cart.pk}, instance_id=f"cart-{cart.pk}", created_by=user)

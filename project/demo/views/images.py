@@ -18,6 +18,7 @@ from django.views.generic import FormView, ListView, View
 from project.demo.forms import UploadForm
 from project.demo.models import Image
 from project.demo.services import images
+from project.demo.views.users import user_of
 from project.demo.workflows import ImageTagging
 
 if TYPE_CHECKING:  # generic for the type checker alone
@@ -51,7 +52,7 @@ class Upload(LoginRequiredMixin, PermissionRequiredMixin, UploadFormView):
 
     def form_valid(self, form: UploadForm) -> HttpResponse:
         """Row and workflow in one transaction. The file of a transaction that fails is left behind without a row."""
-        user = self.request.user
+        user = user_of(self.request)
         with transaction.atomic():
             image = images.add_image(form.cleaned_data["picture"], by=user)
             image.instance = ImageTagging.create(
@@ -72,7 +73,7 @@ class ImageFile(LoginRequiredMixin, View):
         """As a picture, whatever the file's name says: the format was read from the bytes."""
         image = get_object_or_404(Image.objects.only(self.field, "format"), pk=pk)
         stored: FieldFile = getattr(image, self.field)
-        if not stored or not stored.storage.exists(stored.name):
+        if not stored or not stored.storage.exists(str(stored)):
             raise Http404("This file does not exist.")
         kind = "jpeg" if self.field == "thumbnail" else image.format.lower()
         return FileResponse(stored.open("rb"), content_type=f"image/{kind}" if kind else "application/octet-stream")
