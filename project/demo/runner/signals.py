@@ -21,10 +21,14 @@ class Signals:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Handles the signals during the block. One that the caller has set to be ignored (nohup) stays ignored."""
+        """Handles the signals during the block.
+
+        A hang-up that the caller has set to be ignored (nohup) stays ignored. SIGINT does not: a script's shell ignores it
+        for all it starts in the background, but who sends it means it.
+        """
         before = {number: signal.getsignal(number) for number in SIGNALS}
         for number, handler in before.items():
-            if handler is not signal.SIG_IGN:
+            if number != signal.SIGHUP or handler is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
         try:
             yield

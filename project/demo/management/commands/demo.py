@@ -33,5 +33,5 @@ class Command(BaseCommand):
         sys.exit(Demo(auto=options["auto"], say=self._say).run())
 
     def _say(self, text: str) -> None:
-        self.stdout.write(text)
+        self.stdout.write(text + "\n")  # a text may itself end with an empty line
         self.stdout.flush()
