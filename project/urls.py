@@ -13,3 +13,5 @@ urlpatterns = [
 ]
 if find_spec("durableflow.api"):
     urlpatterns += [path("api/", include("durableflow.api.urls"))]
+# The home page and the pages of the example app.
+urlpatterns += [path("", include("project.demo.urls"))]

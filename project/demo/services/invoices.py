@@ -46,7 +46,7 @@ def invoice_text(cart: Cart, number: str, reference: str) -> str:
 def _invoice(cart: Cart, reference: str) -> Invoice:
     year = (cart.checked_out_at or cart.created_at).year
     number = f"{year}-{cart.pk:05d}"
-    document = store(f"invoices/invoice-{number}.txt", invoice_text(cart, number, reference).encode())
+    document = store(f"invoices/{number}-{reference}.txt", invoice_text(cart, number, reference).encode())
     key = get_step_context().idempotency_key
     invoice, _ = Invoice.objects.get_or_create(
         cart=cart,
