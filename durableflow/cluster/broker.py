@@ -1,0 +1,180 @@
+"""The broker: django-q2's ORM queue for ordinary tasks, and the tick that hands workflows' due work to the workers
+(design 4)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from functools import partial
+from typing import Any, Final
+
+from django.db import Error, close_old_connections, connections, router, transaction
+from django.utils import timezone
+from django_q.brokers.orm import ORM
+from django_q.conf import Conf
+from django_q.models import OrmQ
+from django_q.signing import SignedPackage
+
+from durableflow.cluster.drains import DRAINS, Pace
+from durableflow.cluster.hint import notify
+from durableflow.cluster.listening import Listener, Poller
+from durableflow.cluster.outages import passes
+from durableflow.cluster.postgresql import PostgresListener
+from durableflow.cluster.sqlite import SqliteListener
+from durableflow.core.conf import get_settings
+from durableflow.engine.delivery import deliver
+from durableflow.engine.look import NextDue, next_due
+from durableflow.models.creation import database
+
+logger = logging.getLogger("durableflow.cluster")
+
+LONGEST_WAIT: Final = 1.0
+"""Seconds. django-q2's pusher looks at its stop event only between two calls of ``dequeue``."""
+DELIVERY_AGAIN: Final = 0.02
+OUTAGE_PAUSE: Final = 1.0
+COMPLAIN_EVERY: Final = 60.0
+DRAIN: Final = "durableflow.cluster.tasks.drain_task"
+
+Tasks = list[tuple[Any, str]]
+
+
+class Broker(ORM):  # type: ignore[misc]
+    """``Q_CLUSTER["broker_class"]``. Everything but ``dequeue`` is the ORM broker's: ordinary tasks are rows in
+    django-q2's queue table.
+
+    No queue row exists for a workflow. ``dequeue``, which the pusher calls all the time, delivers sent events, looks
+    when work is next due and hands out a *drain* task then; a worker that gets it claims due instances by itself. It
+    returns within about a second, always.
+    """
+
+    # Class attributes: a broker that was pickled for a spawned process comes back without __init__.
+    _pid: int | None = None
+    _using = ""
+    _listener: Listener = Poller()
+    _pace = Pace(DRAINS)
+    _away_since: float | None = None
+    _complain_at = 0.0
+
+    @staticmethod
+    def get_connection(list_key: str | None = None) -> Any:
+        """The queue's rows, in ``Q_CLUSTER["orm"]`` or where the router puts them."""
+        using = Conf.ORM or router.db_for_write(OrmQ)
+        if not connections[using].in_atomic_block:
+            close_old_connections()
+        return OrmQ._default_manager.using(using)
+
+    def info(self) -> str:
+        """What ``qinfo`` shows."""
+        return f"durableflow on {self.get_connection().db!r}"
+
+    def enqueue(self, task: str) -> Any:
+        """Put an ordinary task into the queue, as part of the caller's transaction, and wake the cluster after its
+        commit."""
+        pk = super().enqueue(task)
+        using = self.get_connection().db
+        transaction.on_commit(partial(notify, using), using=using, robust=True)
+        return pk
+
+    def dequeue(self) -> Tasks | None:
+        """What the workers shall do next, or None after a wait of at most a second.
+
+        A database that is away or busy is waited out here: django-q2 would end the pusher and start it again ten
+        seconds later. Other errors are raised; django-q2 logs them.
+        """
+        if self._pid != os.getpid():
+            self._begin()
+        try:
+            tasks = self._tick()
+        except Error as error:
+            if not passes(error):
+                raise
+            self._wait_out(error)
+            return None
+        if self._away_since is not None:
+            logger.info("The database answers again after %.0f s.", time.monotonic() - self._away_since)
+            self._away_since = None
+        return tasks
+
+    def _begin(self) -> None:
+        """Start in this process. What was open in the parent belongs to the parent: it is left alone, not closed."""
+        self._pid = os.getpid()
+        self._using = database()
+        self._listener = _listener(self._using)
+        self._pace = Pace(DRAINS)
+        DRAINS.forget()
+        # The ORM broker sleeps after an empty look; this one waits for something.
+        Conf.POLL = 0
+
+    def _tick(self) -> Tasks | None:
+        close_old_connections()
+        self._listener.arm()
+        locked = deliver(self._using)
+        due = next_due(self._using)
+        if due is None or due.seconds > 0:
+            self._pace.reset()
+        elif not DRAINS.unbegun() and not self._pace.left(due.instance):
+            self._pace.sent(due.instance)
+            DRAINS.hand_out()
+            return [(None, drain_package())]
+        tasks: Tasks | None = super().dequeue()
+        if not tasks:
+            self._wait(due, locked=locked)
+        return tasks or None
+
+    def _wait(self, due: NextDue | None, *, locked: bool) -> None:
+        """Wait until another look is worth it."""
+        seconds = DELIVERY_AGAIN if locked else LONGEST_WAIT
+        until = None
+        if due is not None and due.seconds > 0:
+            seconds = min(seconds, due.seconds)
+        elif due is not None and DRAINS.unbegun():
+            until = _begun
+        elif due is not None:
+            seconds = min(seconds, self._pace.next_look(due.instance))
+        if self._listener.wait(seconds, until):
+            self._pace.heard()
+
+    def _wait_out(self, error: Error) -> None:
+        now = time.monotonic()
+        if self._away_since is None:
+            self._away_since, self._complain_at = now, now
+        if now >= self._complain_at:
+            self._complain_at = now + COMPLAIN_EVERY
+            logger.warning("The database does not answer, trying again each second: %s", error)
+        connections.close_all()
+        time.sleep(OUTAGE_PAUSE)
+
+
+def drain_package() -> str:
+    """A drain as django-q2 takes it: without time limit (a step has its own), without a result row, and done
+    whatever becomes of it.
+
+    The id is constant, so that failing drains change one row of django-q2's failures instead of adding to them.
+    """
+    package = {
+        "id": "durableflow-drain",
+        "name": "durableflow-drain",
+        "func": DRAIN,
+        "args": (),
+        "kwargs": {},
+        "started": timezone.now(),
+        "timeout": -1,
+        "save": False,
+        "cached": False,
+        "ack_failure": True,
+    }
+    return str(SignedPackage.dumps(package))
+
+
+def _begun() -> bool:
+    return not DRAINS.unbegun()
+
+
+def _listener(using: str) -> Listener:
+    connection = connections[using]
+    if connection.vendor == "postgresql":
+        return PostgresListener(using, get_settings().LISTEN_DATABASE or using)
+    if connection.vendor == "sqlite" and not connection.is_in_memory_db():  # type: ignore[attr-defined]
+        return SqliteListener(using)
+    return Poller()

@@ -1,0 +1,29 @@
+"""Which database errors pass by themselves.
+
+Only those are waited out. Anything else, a missing table or an error in a statement, must be seen: a cluster that
+retried it would sit there for ever without a word.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from django.db import Error, InterfaceError, OperationalError
+
+_SQLITE: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")
+# Classes of SQLSTATE: connection, insufficient resources, rollback of a transaction (deadlock, serialization); then a
+# lock that was not to be had, and a server that shuts down or starts.
+_POSTGRESQL: Final = ("08", "53", "40", "55P03", "57P01", "57P02", "57P03")
+
+
+def passes(error: Error) -> bool:
+    """Whether ``error`` says that the database is away or busy, so that the same work may succeed later."""
+    if not isinstance(error, OperationalError | InterfaceError):
+        return False
+    cause = error.__cause__
+    code = getattr(cause, "sqlite_errorname", None)
+    if code is not None:
+        return str(code).startswith(_SQLITE)
+    state = getattr(cause, "sqlstate", None)
+    # Without a state it does not come from the server: there was no connection, or it broke.
+    return state is None or str(state).startswith(_POSTGRESQL)

@@ -1,0 +1,45 @@
+"""``manage.py durableflow drain``: execute what is due, in this process."""
+
+from __future__ import annotations
+
+import math
+from argparse import ArgumentTypeError
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from durableflow.engine.drain import drain
+from durableflow.management.verbs.base import Verb
+
+
+def seconds(text: str) -> float:
+    """A number of seconds from the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise ArgumentTypeError(f"expected a number of seconds of at least 0, not {text!r}")
+    return value
+
+
+class Drain(Verb):
+    """The same as ``durableflow.drain()``: for cron, and for looking at what happens without a cluster."""
+
+    name = "drain"
+    help = "Execute what is due now, in this process, and end."
+
+    @staticmethod
+    def add_arguments(parser: CommandParser) -> None:
+        """``--seconds``."""
+        parser.add_argument(
+            "--seconds",
+            type=seconds,
+            default=1.0,
+            help="Begin nothing more after so many seconds (default 1); it ends earlier when nothing is due.",
+        )
+
+    def run(self, **options: Any) -> None:
+        """Print how many executions ran."""
+        count = drain(seconds=options["seconds"])
+        self.stdout.write(f"{count} executions" if count != 1 else "1 execution")
