@@ -93,6 +93,7 @@ class EventVerbs(InstanceFields):
                 f"{row.label} has already got an event with dedupe_key {dedupe_key!r} and another type or payload. "
                 "Use a new key for a new event."
             )
+        found.duplicate = True
         return found
 
     asend_event = async_twin(send_event)

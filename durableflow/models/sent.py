@@ -23,6 +23,9 @@ class SentEvent(models.Model):
 
     Kind = SentKind
 
+    # Not stored: whether send_event() gave the row of an earlier call with the same dedupe_key.
+    duplicate = False
+
     instance = models.ForeignKey(
         WorkflowInstance,
         models.CASCADE,

@@ -95,7 +95,8 @@ def _failed(error: dict[str, Any] | None) -> str:
 
 def _step(instance: WorkflowInstance, **conditions: Any) -> dict[str, Any] | None:
     rows = instance.steps.filter(run_number=instance.run_number, **conditions).order_by("wake_at", "seq")
-    return rows.values("scope", "kind", "name", "count", "attempts", "wake_at").first()
+    found: Any = rows.values("scope", "kind", "name", "count", "attempts", "wake_at").first()
+    return found  # type: ignore[no-any-return]
 
 
 def _label(step: dict[str, Any]) -> str:

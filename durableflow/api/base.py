@@ -1,0 +1,153 @@
+"""What all our views share. Everything is set here and not in the project's settings, whose other APIs stay as they are
+(design 10).
+
+Authentication and throttling are the project's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from django.http import QueryDict
+from drf_spectacular.openapi import AutoSchema
+from rest_framework.exceptions import NotFound, ParseError, ValidationError
+from rest_framework.generics import GenericAPIView
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.parsers import JSONParser
+from rest_framework.permissions import BasePermission
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.reverse import reverse
+from rest_framework.serializers import Serializer
+
+from durableflow.api.errors import TooLarge, handle
+from durableflow.core.conf import get_settings
+from durableflow.core.names import check_instance_id, check_workflow_name
+from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.models.creation import database
+from durableflow.models.querysets import HEAVY
+
+APP_NAME = "durableflow-api"
+ROOM_FOR_ESCAPES = 6  # JSON may write one byte of text as six: \u0041
+ROOM_FOR_THE_REST = 64 * 1024
+KEY_SIZE = 255
+NO_INSTANCE = "There is no such workflow instance."
+NO_WORKFLOW = "There is no such workflow."
+
+
+class SignedIn(BasePermission):
+    """Deny by default: only active users who have logged in reach a view, which then asks for the right itself."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Whether somebody is logged in."""
+        user: Any = request.user  # None where the project authenticates nobody and has no anonymous user
+        return bool(user and user.is_authenticated and user.is_active)
+
+
+class StrictJsonRenderer(JSONRenderer):
+    """JSON that every parser takes, whatever the project's ``STRICT_JSON`` is (case SER-04)."""
+
+    strict = True
+
+
+class BoundedJsonParser(JSONParser):
+    """JSON of a bounded size: 413 for a larger body before it is read as a whole, 400 for one that is no JSON."""
+
+    strict = True
+
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
+        """The decoded body."""
+        limits = get_settings().LIMITS
+        most = ROOM_FOR_ESCAPES * max(limits.params, limits.payload) + ROOM_FOR_THE_REST
+        content = stream.read(most + 1)
+        if len(content) > most:
+            raise TooLarge
+        try:
+            return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
+        except RecursionError:
+            raise ParseError("JSON parse error - it is nested too deeply.") from None
+        except ValueError as error:
+            raise ParseError(f"JSON parse error - {error}") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+class ApiView(GenericAPIView[Any]):
+    """Base of all our views: JSON in, JSON out, signed in, our errors."""
+
+    permission_classes = (SignedIn,)
+    renderer_classes = (StrictJsonRenderer,)
+    parser_classes = (BoundedJsonParser,)
+    content_negotiation_class = DefaultContentNegotiation
+    filter_backends: Any = ()
+    pagination_class: Any = None
+    versioning_class = None
+    metadata_class = None
+    schema = AutoSchema()
+
+    def get_exception_handler(self) -> Callable[[Exception, Any], Any]:
+        """Ours, for our views only."""
+        return handle
+
+    def body(self, serializer: type[Serializer[Any]]) -> dict[str, Any]:
+        """The validated body of the request. Raises ValidationError."""
+        # An empty form body reads as a QueryDict, whose missing booleans would be False.
+        data = {} if isinstance(self.request.data, QueryDict) else self.request.data
+        found = serializer(data=data)
+        found.is_valid(raise_exception=True)
+        return dict(found.validated_data)
+
+    def query(self, serializer: type[Serializer[Any]]) -> dict[str, Any]:
+        """The validated query parameters that ``serializer`` knows. Raises ValidationError."""
+        found = serializer(data=self.request.query_params.dict())
+        found.is_valid(raise_exception=True)
+        return dict(found.validated_data)
+
+    def url(self, name: str, *args: Any) -> str:
+        """The absolute address of one of our routes, in the namespace in which the project has mounted them."""
+        match = getattr(self.request, "resolver_match", None)
+        namespace = (match and match.namespace) or APP_NAME
+        return str(reverse(f"{namespace}:{name}", args=args, request=self.request))
+
+    def idempotency_key(self) -> str:
+        """The request's ``Idempotency-Key``, '' without one. Raises ValidationError for one that cannot be kept."""
+        key = self.request.headers.get("Idempotency-Key", "").strip()
+        if len(key) > KEY_SIZE or not key.isprintable():
+            raise ValidationError({"Idempotency-Key": [f"At most {KEY_SIZE} printable characters are possible."]})
+        return key
+
+    # Rows: what the user may not see does not exist, so that foreign and unknown ids are the same 404 (case SEC-04).
+
+    def visible_instances(self, workflow: str | None = None) -> Any:
+        """The instances that the user may see, without their big columns; of one workflow."""
+        rows = WorkflowInstance.objects.using(database()).visible_to(self.request.user).light()
+        return rows if workflow is None else rows.filter(workflow=workflow)
+
+    def instance(self, workflow: str, instance_id: str, *, whole: bool = False) -> WorkflowInstance:
+        """One of them, with all its columns if ``whole``. Raises NotFound."""
+        rows = self.visible_instances()
+        try:
+            names = {"workflow": check_workflow_name(workflow), "instance_id": check_instance_id(instance_id)}
+        except Exception:  # no name that an instance could have
+            raise NotFound(NO_INSTANCE) from None
+        found = (rows.defer(None) if whole else rows).filter(**names).first()
+        if found is None:
+            raise NotFound(NO_INSTANCE)
+        return found  # type: ignore[no-any-return]
+
+    def visible_pending_events(self) -> Any:
+        """The pending events that the user may see, with their instances."""
+        rows = PendingEvent.objects.using(database()).visible_to(self.request.user)
+        heavy = [f"instance__{name}" for name in HEAVY]
+        return rows.select_related("instance").defer(*heavy).prefetch_related("users", "groups")
+
+    def pending_event(self, pk: int) -> PendingEvent:
+        """One of them. Raises NotFound."""
+        found = self.visible_pending_events().filter(pk=pk).first()
+        if found is None:
+            raise NotFound("There is no such pending event.")
+        return found  # type: ignore[no-any-return]

@@ -1,0 +1,214 @@
+"""What requests may say. Unknown keys are refused: a misspelt one must not be ignored silently."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from django.utils.dateparse import parse_datetime
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from durableflow.core import clock
+from durableflow.core.durations import TEN_YEARS, parse_duration
+from durableflow.core.names import check_event_type, check_instance_id
+from durableflow.models import Priority
+from durableflow.timeline import HISTORY_TYPES
+
+TEXT_SIZE: Final = 10_000
+MAX_WAIT: Final = 60
+MAX_HISTORY: Final = 1_000
+
+
+class Body(serializers.Serializer[Any]):
+    """A JSON object of known keys."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Refuse keys that mean nothing."""
+        unknown = sorted(set(data) - set(self.fields)) if isinstance(data, dict) else []
+        if unknown:
+            text = f"Unknown field. Known fields: {', '.join(self.fields) or 'none'}."
+            raise serializers.ValidationError({str(name): [text] for name in unknown})
+        return super().to_internal_value(data)
+
+
+@extend_schema_field(OpenApiTypes.ANY)
+class AnyField(serializers.Field[Any, Any, Any, Any]):
+    """Any JSON value; whether it can be stored is the codec's to say."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"allow_null": True, **options})
+
+    def to_internal_value(self, data: Any) -> Any:
+        """The value itself."""
+        return data
+
+    def to_representation(self, value: Any) -> Any:
+        """The value itself: it is plain already."""
+        return value
+
+
+@extend_schema_field(OpenApiTypes.BOOL)
+class TrueOrFalse(serializers.Field[Any, Any, Any, Any]):
+    """JSON true or false and nothing that looks like it: a decision must not be guessed."""
+
+    default_error_messages = {"invalid": "Say true or false."}
+
+    def to_internal_value(self, data: Any) -> bool:
+        """The value itself."""
+        if not isinstance(data, bool):
+            self.fail("invalid")
+        return bool(data)
+
+    def to_representation(self, value: bool) -> bool:
+        """The value itself."""
+        return value
+
+
+class NameField(serializers.CharField):
+    """A name that a rule of ours allows; a wrong size is a LimitExceeded (413)."""
+
+    def __init__(self, *, check: Callable[[str], str], **options: Any) -> None:
+        self.check = check
+        super().__init__(trim_whitespace=False, **options)
+
+    def to_internal_value(self, data: Any) -> str:
+        """The checked name."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        try:
+            return self.check(data)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from error
+
+
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "number"}]})
+class StartField(serializers.Field[Any, Any, Any, Any]):
+    """When an instance starts: an ISO 8601 time with offset, or a duration from now (``"10 minutes"``, or seconds)."""
+
+    default_error_messages = {
+        "naive": "The time needs an offset, such as 2026-12-01T08:00:00Z.",
+        "late": "At most ten years from now are possible.",
+    }
+
+    def to_internal_value(self, data: Any) -> datetime | timedelta:
+        """The moment or the duration."""
+        try:
+            moment = parse_datetime(data) if isinstance(data, str) else None
+            if moment is None:
+                return parse_duration(data, what="start_at", maximum=TEN_YEARS)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from error
+        if moment.tzinfo is None:
+            self.fail("naive")
+        try:
+            moment = moment.astimezone(UTC)
+        except OverflowError:
+            self.fail("late")
+        if moment > clock.host_now() + TEN_YEARS:
+            self.fail("late")
+        return moment
+
+
+@extend_schema_field({"anyOf": [{"type": "string", "enum": [priority.name.lower() for priority in Priority]}]})
+class PriorityField(serializers.Field[Any, Any, Any, Any]):
+    """``high``, ``normal`` or ``low``; the numbers 0, 1, 2 are taken too."""
+
+    default_error_messages = {"invalid": "Choose high, normal or low."}
+
+    def to_internal_value(self, data: Any) -> Priority:
+        """The priority."""
+        for priority in Priority:
+            if data == priority.name.lower() or (type(data) is int and data == priority.value):
+                return priority
+        self.fail("invalid")
+
+    def to_representation(self, value: int) -> str:
+        """Its name."""
+        return Priority(value).name.lower()
+
+
+class StartBody(Body):
+    """Starts an instance."""
+
+    instance_id = NameField(check=check_instance_id, required=False, help_text="Default: a new UUID.")
+    params = AnyField(required=False, default=None, help_text="What run() gets as event.params.")
+    start_at = StartField(
+        required=False, allow_null=True, default=None, help_text="A moment with offset, or a duration from now."
+    )
+    priority = PriorityField(
+        required=False, allow_null=True, default=None, help_text="Default: what the workflow says."
+    )
+
+
+class ReasonBody(Body):
+    """What every verb may carry."""
+
+    reason = serializers.CharField(
+        required=False, allow_blank=True, default="", max_length=TEXT_SIZE, help_text="Kept in the history."
+    )
+
+
+class EventBody(Body):
+    """Sends an event."""
+
+    type = NameField(check=check_event_type)
+    payload = AnyField(required=False, default=None)
+
+
+class DecideBody(Body):
+    """Decides a pending event."""
+
+    approved = TrueOrFalse()
+    data = serializers.DictField(  # type: ignore[assignment]
+        child=AnyField(), required=False, allow_null=True, default=None, help_text="The fields of the wait's form."
+    )
+    comment = serializers.CharField(
+        required=False, allow_blank=True, default="", trim_whitespace=False, max_length=TEXT_SIZE
+    )
+
+
+class WaitQuery(serializers.Serializer[Any]):
+    """``?wait=``: seconds."""
+
+    wait = serializers.FloatField(
+        required=False,
+        default=0.0,
+        min_value=0,
+        max_value=MAX_WAIT,
+        help_text="Seconds to wait until the instance has ended, is paused, or waits with nothing on its way to it.",
+    )
+
+    def validate_wait(self, value: float) -> float:
+        """Not a number is neither too small nor too large, and never over."""
+        if not math.isfinite(value):
+            raise serializers.ValidationError("A valid number is required.")
+        return value
+
+
+class HistoryQuery(serializers.Serializer[Any]):
+    """Which history."""
+
+    after = serializers.IntegerField(
+        required=False, default=0, min_value=0, max_value=2**63 - 1, help_text="The cursor of the page before."
+    )
+    types = serializers.CharField(
+        required=False, default=None, help_text=f"Only these, separated by commas: {', '.join(HISTORY_TYPES)}."
+    )
+    limit = serializers.IntegerField(
+        required=False, default=200, min_value=1, max_value=MAX_HISTORY, help_text="Stored entries per page."
+    )
+
+    def validate_types(self, value: str | None) -> list[str] | None:
+        """Known types only."""
+        if value is None:
+            return None
+        types = [part.strip() for part in value.split(",") if part.strip()]
+        unknown = sorted(set(types) - set(HISTORY_TYPES))
+        if unknown or not types:
+            text = f"Unknown types: {', '.join(unknown) or 'none given'}. Known types: {', '.join(HISTORY_TYPES)}."
+            raise serializers.ValidationError(text)
+        return types

@@ -1,0 +1,34 @@
+"""What the OpenAPI schema says about errors and headers of our endpoints."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
+
+from durableflow.api.answers import ErrorAnswer
+
+MEANINGS: Final = {
+    400: "Invalid: nothing was stored. `fields` says what is wrong.",
+    401: "Not logged in.",
+    403: "Not allowed: nothing was stored.",
+    404: "It does not exist, or the user may not see it.",
+    409: "It does not fit the present state: nothing was stored. `code` says why.",
+    413: "Too large: nothing was stored.",
+    422: "The Idempotency-Key was used with another body.",
+}
+
+IDEMPOTENCY_KEY: Final = OpenApiParameter(
+    "Idempotency-Key",
+    str,
+    OpenApiParameter.HEADER,
+    description="Makes the request safe to repeat: the same key and body give the first answer again.",
+)
+
+
+def responses(code: int, answer: Any, *errors: int) -> dict[int, Any]:
+    """What an endpoint answers: ``answer`` with ``code``, and errors: those of every endpoint and its own."""
+    found: dict[int, Any] = {code: answer}
+    for error in (401, 403, *errors):
+        found[error] = OpenApiResponse(ErrorAnswer, MEANINGS[error])
+    return found

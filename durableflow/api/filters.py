@@ -1,0 +1,84 @@
+"""Filters of the lists (django-filter)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import django_filters  # type: ignore[import-untyped]
+from django import forms
+from django.db import connections
+from django.db.models import Q, QuerySet
+
+from durableflow.core import clock
+from durableflow.core.statuses import PendingStatus, Status
+from durableflow.models import PendingEvent, WorkflowInstance
+
+
+class CommaSeparated(forms.SelectMultiple):
+    """Several values: ``?status=queued,running`` as well as ``?status=queued&status=running``."""
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
+        """The single values."""
+        given = data.getlist(name) if hasattr(data, "getlist") else [data[name]] if name in data else []
+        return [part for value in given for part in str(value).split(",") if part]
+
+
+class InstanceFilter(django_filters.FilterSet):  # type: ignore[misc]
+    """Instances by status, time of creation and the start of their id."""
+
+    status = django_filters.MultipleChoiceFilter(
+        choices=Status.choices, widget=CommaSeparated, help_text="One or several statuses."
+    )
+    created_after = django_filters.IsoDateTimeFilter(
+        field_name="created", lookup_expr="gte", help_text="Created at this moment or later."
+    )
+    created_before = django_filters.IsoDateTimeFilter(
+        field_name="created", lookup_expr="lt", help_text="Created before this moment."
+    )
+    search = django_filters.CharFilter(
+        field_name="instance_id", lookup_expr="startswith", help_text="How the id starts."
+    )
+
+    class Meta:
+        model = WorkflowInstance
+        fields = ()
+
+
+class PendingEventFilter(django_filters.FilterSet):  # type: ignore[misc]
+    """Pending events by what they are now, by workflow, and whether they wait on the user."""
+
+    status = django_filters.MultipleChoiceFilter(
+        choices=PendingStatus.choices,
+        widget=CommaSeparated,
+        method="filter_status",
+        help_text="One or several statuses.",
+    )
+    workflow = django_filters.CharFilter(field_name="instance__workflow", help_text="Of one workflow.")
+    mine = django_filters.BooleanFilter(method="filter_mine", help_text="Only open ones that the user may decide.")
+
+    class Meta:
+        model = PendingEvent
+        fields = ()
+
+    def filter_status(self, queryset: QuerySet[Any], name: str, value: list[str]) -> QuerySet[Any]:
+        """A wait past its deadline has timed out, even if no worker was up to say so (design 8)."""
+        if not value:
+            return queryset
+        now = clock.expression(connections[queryset.db].vendor)
+        late = Q(status=PendingStatus.OPEN, deadline__lt=now)
+        wanted = Q()
+        for status in value:
+            if status == PendingStatus.OPEN:
+                wanted |= Q(status=status) & ~late
+            elif status == PendingStatus.TIMED_OUT:
+                wanted |= Q(status=status) | late
+            else:
+                wanted |= Q(status=status)
+        return queryset.filter(wanted)
+
+    def filter_mine(self, queryset: QuerySet[Any], name: str, value: bool) -> QuerySet[Any]:
+        """``mine=false`` is no filter."""
+        if not value or self.request is None:
+            return queryset
+        mine = PendingEvent.objects.using(queryset.db).decidable_by(self.request.user)
+        return queryset.filter(pk__in=mine.values("pk"))

@@ -1,0 +1,100 @@
+"""Endpoints of one instance: reading it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import transaction
+from django.utils.decorators import method_decorator
+from drf_spectacular.utils import extend_schema
+from rest_framework.exceptions import NotFound
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durableflow import timeline
+from durableflow.api.answers import HistoryAnswer, InstanceAnswer, OutputAnswer, StepAnswer
+from durableflow.api.base import ApiView
+from durableflow.api.bodies import HistoryQuery, WaitQuery
+from durableflow.api.docs import responses
+from durableflow.api.paging import InOrder
+from durableflow.api.waiting import until_at_rest
+
+
+@method_decorator(transaction.non_atomic_requests, name="dispatch")
+class InstanceView(ApiView):
+    """One instance."""
+
+    @extend_schema(
+        operation_id="retrieve_instance",
+        tags=["instances"],
+        parameters=[WaitQuery],
+        responses=responses(200, InstanceAnswer, 400, 404),
+    )
+    def get(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """Its state. ``?wait=20`` answers when it is at rest, or after 20 seconds."""
+        wait = self.query(WaitQuery)["wait"]
+        if wait:
+            until_at_rest(self.instance(workflow, instance_id), wait)
+        row = self.instance(workflow, instance_id, whole=True)
+        veil = timeline.Veil.over(row)
+        waits = timeline.open_waits(row)
+        context = {
+            "view": self,
+            "reason": timeline.reason(row, waits=waits, veil=veil),
+            "error": timeline.error_of(row, veil),
+            "waiting_for": timeline.waiting_for(row, waits),
+            "actions": row.available_actions(request.user),
+        }
+        return Response(InstanceAnswer(row, context=context).data)
+
+
+class StepsView(ApiView):
+    """The steps of an instance's present run."""
+
+    pagination_class = InOrder
+    serializer_class = StepAnswer
+
+    @extend_schema(operation_id="list_steps", tags=["instances"], responses=responses(200, StepAnswer(many=True), 404))
+    def get(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """In the order in which they started, page by page, without their outputs."""
+        row = self.instance(workflow, instance_id)
+        records = row.steps.filter(run_number=row.run_number).defer("config", "raw_output")
+        views = timeline.steps(row, self.paginate_queryset(records), outputs=False)
+        context = {"view": self, "workflow": row.workflow, "instance_id": row.instance_id}
+        return self.get_paginated_response(StepAnswer(views, many=True, context=context).data)
+
+
+class StepOutputView(ApiView):
+    """The output of one step."""
+
+    @extend_schema(operation_id="retrieve_step_output", tags=["instances"], responses=responses(200, OutputAnswer, 404))
+    def get(self, request: Request, workflow: str, instance_id: str, step_id: int) -> Response:
+        """The whole output; of a sensitive step only a mask."""
+        step = self.instance(workflow, instance_id).steps.filter(pk=step_id).first()
+        if step is None:
+            raise NotFound("There is no such step.")
+        answer: dict[str, Any] = {name: getattr(step, name) for name in ("id", "label", "status", "sensitive")}
+        return Response(OutputAnswer({**answer, "output": timeline.output_of(step)}).data)
+
+
+class HistoryView(ApiView):
+    """The history of an instance."""
+
+    @extend_schema(
+        operation_id="list_history",
+        tags=["instances"],
+        parameters=[HistoryQuery],
+        responses=responses(200, HistoryAnswer, 400, 404),
+    )
+    def get(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """What happened, oldest first. Nothing that happens later gets an id below the ``cursor`` of an answer."""
+        query = self.query(HistoryQuery)
+        row = self.instance(workflow, instance_id)
+        page = timeline.history_page(row, query["after"], query["types"], query["limit"])
+        answer = {"results": page.entries, "cursor": page.last_id, "next": None}
+        if page.has_more:
+            parameters = request.query_params.copy()
+            parameters["after"] = str(page.last_id)
+            url = self.url("history", row.workflow, row.instance_id)
+            answer["next"] = f"{url}?{parameters.urlencode()}"
+        return Response(HistoryAnswer(answer).data)

@@ -1,0 +1,40 @@
+"""Pages that neither repeat nor miss a row while rows are added (case SEC-12): cursors over a unique order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework.pagination import BasePagination, CursorPagination
+from rest_framework.response import Response
+
+
+class NewestFirst(CursorPagination):
+    """Newest rows first. No count: counting a million rows takes longer than showing fifty."""
+
+    ordering = ("-id",)
+    page_size = 50
+    page_size_query_param = "page_size"
+    max_page_size = 500
+
+
+class InOrder(NewestFirst):
+    """The steps of one run, in the order in which they started."""
+
+    ordering = ("seq",)
+    page_size = 200
+
+
+class Whole(BasePagination):
+    """Everything on one page, in the form of a page."""
+
+    def paginate_queryset(self, queryset: Any, request: Any, view: Any = None) -> Any:
+        """All of it."""
+        return list(queryset)
+
+    def get_paginated_response(self, data: Any) -> Response:
+        """The one page."""
+        return Response({"next": None, "previous": None, "results": data})
+
+    def get_paginated_response_schema(self, schema: Any) -> dict[str, Any]:
+        """The same form as the pages of a cursor."""
+        return CursorPagination().get_paginated_response_schema(schema)

@@ -1,0 +1,38 @@
+"""Routes of the REST API: ``path("api/", include("durableflow.api.urls"))`` (api.md, "REST")."""
+
+from __future__ import annotations
+
+from django.urls import path
+
+from durableflow.api.instances import HistoryView, InstanceView, StepOutputView, StepsView
+from durableflow.api.openapi import SUFFIX, SchemaView
+from durableflow.api.pending_events import DecideView, PendingEventsView, PendingEventView
+from durableflow.api.verbs import EventsView, ResumeView, RetryView, TerminateView
+from durableflow.api.workflows import InstancesView, WorkflowsView, WorkflowView
+from durableflow.pages.views import DecideLinkView
+
+app_name = "durableflow-api"
+
+INSTANCE = "workflows/<str:workflow>/instances/<str:instance_id>/"
+
+routes = [
+    path("workflows/", WorkflowsView.as_view(), name="workflows"),
+    path("workflows/<str:workflow>/", WorkflowView.as_view(), name="workflow"),
+    path("workflows/<str:workflow>/instances/", InstancesView.as_view(), name="instances"),
+    path(INSTANCE, InstanceView.as_view(), name="instance"),
+    path(f"{INSTANCE}steps/", StepsView.as_view(), name="steps"),
+    path(f"{INSTANCE}steps/<int:step_id>/output/", StepOutputView.as_view(), name="step-output"),
+    path(f"{INSTANCE}history/", HistoryView.as_view(), name="history"),
+    path(f"{INSTANCE}retry/", RetryView.as_view(), name="retry"),
+    path(f"{INSTANCE}resume/", ResumeView.as_view(), name="resume"),
+    path(f"{INSTANCE}terminate/", TerminateView.as_view(), name="terminate"),
+    path(f"{INSTANCE}events/", EventsView.as_view(), name="events"),
+    path("pending-events/", PendingEventsView.as_view(), name="pending-events"),
+    path("pending-events/<int:pk>/", PendingEventView.as_view(), name="pending-event"),
+    path("pending-events/<int:pk>/decide/", DecideView.as_view(), name="decide-pending-event"),
+]
+urlpatterns = [
+    *routes,
+    path(SUFFIX, SchemaView.as_view(routes=routes), name="schema"),
+    path("decide/<str:token>/", DecideLinkView.as_view(), name="decide"),
+]

@@ -1,0 +1,108 @@
+"""Endpoints of one instance: acting on it. Right and state are the verbs' to check, under the row's lock (design 9)."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from drf_spectacular.utils import extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from durableflow import timeline
+from durableflow.api.answers import SentAnswer, StartedAnswer
+from durableflow.api.base import ApiView
+from durableflow.api.bodies import EventBody, ReasonBody
+from durableflow.api.docs import IDEMPOTENCY_KEY, responses
+from durableflow.core.statuses import Via
+
+
+class VerbView(ApiView):
+    """A verb without arguments of its own."""
+
+    verb: ClassVar[str]
+
+    def apply(self, workflow: str, instance_id: str) -> Response:
+        """Apply it as the request's user."""
+        reason = self.body(ReasonBody)["reason"]
+        row = self.instance(workflow, instance_id)
+        getattr(row, self.verb)(by=self.request.user, reason=reason, via=Via.API)
+        answer: dict[str, Any] = {name: getattr(row, name) for name in ("workflow", "instance_id", "status")}
+        answer["url"] = self.url("instance", row.workflow, row.instance_id)
+        return Response(StartedAnswer(answer).data)
+
+
+class RetryView(VerbView):
+    """Run the failed step again."""
+
+    verb = "retry"
+
+    @extend_schema(
+        operation_id="retry_instance",
+        tags=["instances"],
+        request=ReasonBody,
+        responses=responses(200, StartedAnswer, 400, 404, 409),
+    )
+    def post(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """Of an errored instance: the step that ended it runs again, everything else is kept."""
+        return self.apply(workflow, instance_id)
+
+
+class ResumeView(VerbView):
+    """Let a paused instance go on."""
+
+    verb = "resume"
+
+    @extend_schema(
+        operation_id="resume_instance",
+        tags=["instances"],
+        request=ReasonBody,
+        responses=responses(200, StartedAnswer, 400, 404, 409),
+    )
+    def post(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """Of a blocked instance: it tries again, usually after its code was repaired."""
+        return self.apply(workflow, instance_id)
+
+
+class TerminateView(VerbView):
+    """End an instance."""
+
+    verb = "terminate"
+
+    @extend_schema(
+        operation_id="terminate_instance",
+        tags=["instances"],
+        request=ReasonBody,
+        responses=responses(200, StartedAnswer, 400, 404, 409),
+    )
+    def post(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """Now and for good; its open waits are cancelled."""
+        return self.apply(workflow, instance_id)
+
+
+class EventsView(ApiView):
+    """The inbox of an instance."""
+
+    @extend_schema(
+        operation_id="send_event",
+        tags=["instances"],
+        request=EventBody,
+        parameters=[IDEMPOTENCY_KEY],
+        responses=responses(202, SentAnswer, 400, 404, 409, 413),
+    )
+    def post(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """Send an event.
+
+        The same ``Idempotency-Key`` with the same event gives the first one's id; with another it is a 409.
+        """
+        body = self.body(EventBody)
+        key = self.idempotency_key()
+        row = self.instance(workflow, instance_id)
+        sent = row.send_event(body["type"], body["payload"], dedupe_key=key, by=request.user, via=Via.API)
+        row.refresh_from_db(fields=["status", "run_number"])
+        answer = {
+            "id": sent.pk,
+            "duplicate": sent.duplicate,
+            "status": row.status,
+            "waiting_for": timeline.waited_types(row),
+        }
+        return Response(SentAnswer(answer).data, status=202)

@@ -1,0 +1,40 @@
+"""``?wait=``: hold a request until an instance has come to rest."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from durableflow.core import clock
+from durableflow.core.statuses import FINISHED, Status
+from durableflow.models import SentEvent, WorkflowInstance
+
+FIRST_LOOK: Final = 0.02
+LAST_LOOK: Final = 0.25
+
+
+def until_at_rest(instance: WorkflowInstance, seconds: float) -> None:
+    """Return when the instance is at rest, is gone, or ``seconds`` are over.
+
+    At rest: it has ended, is paused, or waits, and nothing is on its way to it: no due time has come and no event or
+    decision is undelivered. Must not run in a transaction, in which nothing new would show.
+    """
+    end = time.monotonic() + seconds
+    pause = FIRST_LOOK
+    while not _at_rest(instance):
+        left = end - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, LAST_LOOK)
+
+
+def _at_rest(instance: WorkflowInstance) -> bool:
+    rows: Any = WorkflowInstance.objects.using(instance._state.db)
+    row = rows.filter(pk=instance.pk).values("status", "wake_at").first()
+    if row is None or row["status"] in FINISHED or row["status"] == Status.PAUSED:
+        return True
+    if row["status"] != Status.WAITING or (row["wake_at"] is not None and row["wake_at"] <= clock.host_now()):
+        return False
+    on_the_way = SentEvent.objects.using(instance._state.db).filter(instance=instance.pk, delivered=False)
+    return not on_the_way.exists()
