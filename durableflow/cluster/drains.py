@@ -12,7 +12,7 @@ from typing import Final
 
 STALE_AFTER: Final = 30.0
 """Seconds after which an unbegun drain is taken for lost: its worker may have died between taking and beginning it.
-While all workers are simply busy it doubles, up to ``STALE_AT_MOST``, so that they do not find a heap of drains later."""
+While all workers are simply busy it doubles, up to ``STALE_AT_MOST``: they shall not find a heap of drains later."""
 STALE_AT_MOST: Final = 3600.0
 FIRST_DELAY: Final = 0.02
 LONGEST_DELAY: Final = 1.0

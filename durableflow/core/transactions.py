@@ -20,6 +20,7 @@ def write_transaction(using: str) -> Iterator[None]:
         with transaction.atomic(using=using):
             yield
         return
+    connection.ensure_connection()  # connecting sets the mode
     mode = connection.transaction_mode  # type: ignore[attr-defined]
     connection.transaction_mode = "IMMEDIATE"  # type: ignore[attr-defined]
     block = transaction.atomic(using=using)
