@@ -1,0 +1,138 @@
+"""Filters of the lists (design 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+from django.contrib import admin
+from django.contrib.admin.views.main import ChangeList
+from django.db import connections
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
+
+from durableflow.admin.search import workflow_names
+from durableflow.core import clock
+from durableflow.core.statuses import PendingStatus, Status
+from durableflow.models.instance_fields import Priority
+from durableflow.models.querysets import OVERDUE_AFTER
+
+# All values of claim_class: naming them lets the index on (claim_class, wake_at) answer.
+CLAIM_CLASSES = range(2 * len(Priority))
+
+
+class WorkflowFilter(admin.SimpleListFilter):
+    """By workflow; also one that no running code knows any more."""
+
+    title = _("workflow")
+    parameter_name = "workflow"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """The names that the user's rows have."""
+        return [(name, name) for name in workflow_names(request.user)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        """The rows of one workflow."""
+        return queryset.filter(workflow=self.value()) if self.value() else None
+
+
+class CreatedFilter(admin.SimpleListFilter):
+    """By when the row was made."""
+
+    title = _("created")
+    parameter_name = "created"
+    column = "created"
+    spans = {
+        "hour": (_("Past hour"), timedelta(hours=1)),
+        "day": (_("Past 24 hours"), timedelta(days=1)),
+        "week": (_("Past 7 days"), timedelta(days=7)),
+        "month": (_("Past 30 days"), timedelta(days=30)),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The spans."""
+        return [(key, label) for key, (label, _span) in self.spans.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        """The rows made within the span."""
+        span = self.spans.get(self.value() or "")
+        return queryset.filter(**{f"{self.column}__gte": clock.host_now() - span[1]}) if span else None
+
+
+class AttentionFilter(admin.SimpleListFilter):
+    """What a person has to look at: decisions of one's own, failures, blocked and overdue instances."""
+
+    title = _("attention")
+    parameter_name = "attention"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Two questions."""
+        return [("mine", _("Waiting on me")), ("needed", _("Needs attention"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        """Their rows."""
+        if self.value() == "mine":
+            waiting: QuerySet[Any] = queryset.waiting_for(request.user)  # type: ignore[attr-defined]
+            return waiting
+        return queryset.filter(needs_attention(queryset.db)) if self.value() == "needed" else None
+
+
+def needs_attention(using: str) -> Q:
+    """Failed, blocked, or due for more than a minute without a worker; each arm has an index."""
+    late = clock.expression(connections[using].vendor, -OVERDUE_AFTER)
+    return (
+        Q(status=Status.ERRORED)
+        | (Q(status=Status.PAUSED) & ~Q(blocked=""))
+        | Q(claim_class__in=CLAIM_CLASSES, wake_at__lte=late)
+    )
+
+
+class InboxFilter(admin.SimpleListFilter):
+    """Which pending events: by default those that wait on the user."""
+
+    title = _("show")
+    parameter_name = "show"
+    options = {
+        "mine": _("Waiting on me"),
+        "open": _("All open"),
+        "decided": _("Answered"),
+        "all": _("All"),
+    }
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The options."""
+        return list(self.options.items())
+
+    @property
+    def chosen(self) -> str:
+        """The option in force."""
+        value = self.value()
+        return value if value in self.options else "mine"
+
+    def choices(self, changelist: ChangeList) -> Iterator[Any]:
+        """The options alone: none of them is "no filter"."""
+        for key, label in self.options.items():
+            yield {
+                "selected": self.chosen == key,
+                "query_string": changelist.get_query_string({self.parameter_name: key}),
+                "display": label,
+            }
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        """The rows of the chosen option."""
+        rows: Any = queryset
+        if self.chosen == "mine":
+            return rows.decidable_by(request.user)  # type: ignore[no-any-return]
+        if self.chosen == "open":
+            return rows.open()  # type: ignore[no-any-return]
+        return rows.filter(status=PendingStatus.RECEIVED) if self.chosen == "decided" else queryset
+
+
+class OpenedFilter(CreatedFilter):
+    """By when the wait opened."""
+
+    title = _("opened")
+    parameter_name = "opened"
+    column = "opened"

@@ -1,0 +1,190 @@
+"""What the page of one instance shows (design 10). Every part has a bounded number of queries and of rows."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, Final
+
+from django.core.paginator import Page, Paginator
+from django.http import QueryDict
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+
+from durableflow.admin.badges import badge
+from durableflow.admin.raw import value_html, with_start
+from durableflow.admin.verbs import VERBS, Verb
+from durableflow.core.statuses import SentKind, StepKind, StepStatus
+from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.pages.values import json_html
+from durableflow.timeline import HistoryView, StepView, Veil, error_of, history_page, open_waits, reason, shown, steps
+
+STEPS_ON_PAGE: Final = 200
+HISTORY_ON_PAGE: Final = 100
+HISTORY_AT_ONCE: Final = 2_000
+EVENTS_ON_PAGE: Final = 20
+
+
+class StepRow:
+    """A step with its output drawn."""
+
+    def __init__(self, view: StepView, output_html: SafeString | str) -> None:
+        self.view = view
+        self.output_html = output_html
+        self.badge = badge(view.status, StepStatus(view.status).label)
+        self.kind = StepKind(view.kind).label
+
+
+class InstancePage:
+    """One instance for one person. ``url(name, *args)``: addresses of the admin. ``asked``: the query string."""
+
+    def __init__(self, instance: WorkflowInstance, user: Any, url: Any, asked: QueryDict) -> None:
+        self.instance = instance
+        self.user = user
+        self._url = url
+        self._asked = asked
+
+    @cached_property
+    def _veil(self) -> Veil:
+        return Veil.over(self.instance)
+
+    @cached_property
+    def _waits(self) -> list[dict[str, Any]]:
+        return open_waits(self.instance)
+
+    @property
+    def badge(self) -> SafeString:
+        """The status."""
+        return badge(self.instance.status, self.instance.get_status_display())
+
+    @cached_property
+    def reason(self) -> str:
+        """Why it is in its status."""
+        return reason(self.instance, waits=self._waits, veil=self._veil)
+
+    @cached_property
+    def verbs(self) -> list[tuple[Verb, str]]:
+        """The verbs that are possible now for this person, each with its address."""
+        able = self.instance.available_actions(self.user)
+        return [(verb, self._url(name, self.instance.pk)) for name, verb in VERBS.items() if name in able]
+
+    @property
+    def facts(self) -> list[tuple[str, Any]]:
+        """Label and value; values that are moments are drawn as such, empty ones left out."""
+        row = self.instance
+        return [
+            (label, value)
+            for label, value in (
+                (_("Workflow"), row.workflow),
+                (_("Instance id"), row.instance_id),
+                (_("Run number"), row.run_number),
+                (_("Started from"), row.get_trigger_display()),
+                (_("Created by"), row.created_by_name),
+                (_("Priority"), row.get_priority_display()),
+                (_("Created"), row.created),
+                (_("Scheduled for"), row.scheduled_for),
+                (_("Started"), row.started),
+                (_("Finished"), row.finished),
+                (_("Next wake"), row.wake_at),
+                (_("Deadline"), row.deadline_at),
+                (_("Paused"), row.paused_at),
+                (_("Executions so far"), row.execution),
+                (_("Workers lost since the last step"), row.interruptions),
+            )
+            if value not in (None, "", 0)
+        ]
+
+    @cached_property
+    def error(self) -> dict[str, Any] | None:
+        """What ended it, masked."""
+        return error_of(self.instance, self._veil)
+
+    @cached_property
+    def values(self) -> list[tuple[str, SafeString, str]]:
+        """Heading, drawn value and address of the full JSON of what the instance holds."""
+        found = []
+        for part, heading in (("params", _("Params")), ("progress", _("Progress")), ("output", _("Output"))):
+            value = getattr(self.instance, part)
+            if value is not None or part == "params":
+                full_url = self._url("json", self.instance.pk, part)
+                found.append((heading, json_html(shown(value), full_url), full_url))
+        return found
+
+    # Steps -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def step_page(self) -> Page[Any]:
+        """The step records of one page; the first run's page 1 holds its first steps."""
+        rows = self.instance.steps.filter(run_number=self.instance.run_number).order_by("seq").defer("config")
+        return Paginator(with_start(rows, "raw_output"), STEPS_ON_PAGE).get_page(self._asked.get("steps"))
+
+    @cached_property
+    def steps(self) -> list[StepRow]:
+        """The steps of this page with attempts and waits."""
+        records = list(self.step_page.object_list)
+        if not records:
+            return []
+        rows = []
+        for record, view in zip(records, steps(self.instance, records, outputs=False), strict=True):
+            full_url = self._url("json", self.instance.pk, f"step-{record.pk}")
+            rows.append(StepRow(view, value_html(record, "raw_output", full_url, sensitive=record.sensitive)))
+        return rows
+
+    # Waits and events --------------------------------------------------------------------------------------------
+
+    @cached_property
+    def waits(self) -> list[PendingEvent]:
+        """The open waits that this person may see."""
+        if not self._waits:
+            return []
+        seen = PendingEvent.objects.visible_to(self.user).filter(pk__in=[wait["id"] for wait in self._waits])
+        return list(seen.order_by("id").defer("context", "data"))
+
+    @cached_property
+    def events(self) -> list[tuple[Any, SafeString | str]]:
+        """Events that no wait has taken yet (case EVT-08), each with its payload drawn; the oldest first."""
+        row = self.instance
+        waiting = row.sent_events.filter(run_number=row.run_number, consumed_by="", kind=SentKind.EVENT).order_by("id")
+        found = with_start(waiting, "payload")[: EVENTS_ON_PAGE + 1]
+        return [
+            (event, value_html(event, "payload", self._url("json", row.pk, f"event-{event.pk}"))) for event in found
+        ]
+
+    @property
+    def events_left(self) -> bool:
+        """Whether there are more events than are shown."""
+        return len(self.events) > EVENTS_ON_PAGE
+
+    # History -----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def history(self) -> list[tuple[HistoryView, SafeString | str]]:
+        """The latest entries (or those before ``?before=``), the oldest of them first, each with its data drawn."""
+        entries = history_page(self.instance, after=self._after, limit=self._history_size).entries
+        return [
+            (entry, "" if entry.data in (None, {}) else json_html(entry.data))
+            for entry in entries
+            if not self.before or entry.id < self.before
+        ]
+
+    @property
+    def _history_size(self) -> int:
+        return HISTORY_AT_ONCE if self._asked.get("history") == "all" else HISTORY_ON_PAGE
+
+    @cached_property
+    def before(self) -> int:
+        """The entry before which the shown ones lie; 0: the latest are shown."""
+        asked = self._asked.get("before", "")
+        return int(asked) if asked.isdecimal() and asked.isascii() and len(asked) < 19 else 0
+
+    @cached_property
+    def _after(self) -> int:
+        rows = self.instance.history.order_by("-id")
+        if self.before:
+            rows = rows.filter(id__lt=self.before)
+        size = self._history_size
+        return rows.values_list("id", flat=True)[size : size + 1].first() or 0
+
+    @property
+    def older(self) -> int:
+        """What ``?before=`` has to be for older entries; 0: there are none."""
+        return self.history[0][0].id if self._after and self.history else 0

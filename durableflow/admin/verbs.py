@@ -1,0 +1,146 @@
+"""Retry, resume and terminate by hand: what each does to an instance, said before it is done (design 9, 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from django import forms
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from durableflow.core.fields import Unreadable
+from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepStatus
+from durableflow.models import WorkflowInstance
+from durableflow.models.step import step_label
+
+Text = str | Promise
+MOST_NAMED: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """One verb as staff see it. ``name`` is the method of the row."""
+
+    name: str
+    label: Text
+    many: Text
+    question: Text
+    effect: Text
+    done: Text
+    danger: bool = False
+    fits: Text = ""
+
+    def apply(self, instance: WorkflowInstance, *, by: Any, reason: str) -> None:
+        """Do it. Raises PermissionDenied, InvalidTransition, DoesNotExist."""
+        method: Callable[..., None] = getattr(instance, self.name)
+        method(by=by, reason=reason, via="admin")
+
+
+VERBS: Final[dict[str, Verb]] = {
+    verb.name: verb
+    for verb in (
+        Verb(
+            name="retry",
+            label=_("Retry"),
+            many=_("Retry selected instances"),
+            question=_("Run the failed step again?"),
+            effect=_("The step that failed runs again with a fresh number of retries. All finished steps keep their results."),
+            done=_("The failed step runs again."),
+            fits=_("Only a failed instance can be retried."),
+        ),
+        Verb(
+            name="resume",
+            label=_("Resume"),
+            many=_("Resume selected instances"),
+            question=_("Let this instance go on?"),
+            effect=_("The instance is taken up again where it stopped. All finished steps keep their results."),
+            done=_("The instance goes on."),
+            fits=_("Only a paused instance can be resumed."),
+        ),
+        Verb(
+            name="terminate",
+            label=_("Terminate"),
+            many=_("Terminate selected instances"),
+            question=_("End this instance for good?"),
+            effect=_("The instance ends now. Open waits are cancelled and no further step starts. This cannot be undone."),
+            done=_("The instance was terminated."),
+            danger=True,
+            fits=_("It has already ended, or is rolling back."),
+        ),
+    )
+}
+
+
+class ReasonForm(forms.Form):
+    """Why somebody does it; kept in the history."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=1_000,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=_("Optional. Kept in the history of the instance."),
+    )
+
+
+@dataclass
+class Plan:
+    """What a verb does to one instance: sentences for the confirmation page."""
+
+    kept: list[Text] = field(default_factory=list)
+    changed: list[Text] = field(default_factory=list)
+
+
+def plan(verb: Verb, instance: WorkflowInstance) -> Plan:
+    """Say what is kept and what happens to ``instance``; three statements at most."""
+    steps = instance.steps.filter(run_number=instance.run_number)
+    finished = steps.filter(status=StepStatus.COMPLETE).count()
+    kept: list[Text] = [
+        ngettext(
+            "%(n)d finished step keeps its result and does not run again.",
+            "%(n)d finished steps keep their results and do not run again.",
+            finished,
+        )
+        % {"n": finished}
+        if finished
+        else _("No step has finished yet.")
+    ]
+    if verb.name == "terminate":
+        kept.append(_("History, results so far and decisions stay readable."))
+        return Plan(kept, _ended(instance, steps))
+    kept.append(_("Idempotency keys stay the same, so that outside systems recognise a repeated call."))
+    again = failed_steps(instance) if verb.name == "retry" else []
+    if again:
+        return Plan(kept, [_("Runs again: %(steps)s") % {"steps": named(again)}])
+    return Plan(kept, [_("The instance goes on from its last finished step.")])
+
+
+def _ended(instance: WorkflowInstance, steps: Any) -> list[Text]:
+    changed: list[Text] = []
+    waits = list(instance.pending_events.filter(status=PendingStatus.OPEN).values_list("name", flat=True))
+    if waits:
+        changed.append(_("Cancelled waits: %(waits)s") % {"waits": named(waits)})
+    unfinished = steps.exclude(status__in=sorted(STEP_FINISHED)).values_list("scope", "name", "count")
+    labels = [step_label(*step) for step in unfinished[: MOST_NAMED + 1]]
+    if labels:
+        changed.append(_("Cancelled steps: %(steps)s") % {"steps": named(labels)})
+    changed.append(_("A step that is running now is not interrupted, but its result is dropped."))
+    return changed
+
+
+def failed_steps(instance: WorkflowInstance) -> list[str]:
+    """Labels of the steps whose failure ended the instance."""
+    stored = instance.error_data
+    if stored is None or isinstance(stored, Unreadable):
+        return []
+    steps = [step_label(scope, name, count) for scope, _kind, name, count in stored.get("steps") or []]
+    return steps or ([stored["step"]] if stored.get("step") else [])
+
+
+def named(names: list[str]) -> str:
+    """The first names of a list, and how many more there are."""
+    shown = ", ".join(names[:MOST_NAMED])
+    return f"{shown}, …" if len(names) > MOST_NAMED else shown

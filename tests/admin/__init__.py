@@ -1,0 +1,1 @@
+"""Screens: the admin and the page behind decision links."""
