@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 _baseline: ContextVar[Mapping[str, int] | None] = ContextVar("durableflow_baseline", default=None)
 
@@ -46,12 +47,17 @@ def abandon_opened() -> None:
     """Roll back and close the connections on which a body left something open (not those whose blocks lie below the baseline)."""
     base = _baseline.get() or {}
     for connection in connections.all(initialized_only=True):
-        if connection.alias in base:
-            continue
-        if connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
-            connection.in_atomic_block = False
-            connection.atomic_blocks.clear()
-            connection.savepoint_ids.clear()
-            connection.run_on_commit.clear()
-            connection.needs_rollback = False
-            connection.close()
+        open_now = connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
+        if open_now and connection.alias not in base:
+            drop(connection)
+
+
+def drop(connection: BaseDatabaseWrapper) -> None:
+    """Close a connection whatever state it is in; the next use opens a new one."""
+    connection.in_atomic_block = False
+    connection.atomic_blocks.clear()
+    connection.savepoint_ids.clear()
+    connection.run_on_commit.clear()
+    connection.needs_rollback = False
+    connection.closed_in_transaction = False
+    connection.close()

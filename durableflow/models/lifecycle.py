@@ -62,5 +62,5 @@ def close(row: InstanceFields) -> None:
     now = clock.expression(connections[row._state.db or "default"].vendor)
     row.pending_events.filter(status=PendingStatus.OPEN).update(status=PendingStatus.CANCELLED, closed=now)
     row.steps.filter(run_number=row.run_number).exclude(status__in=sorted(STEP_FINISHED)).update(
-        status=StepStatus.CANCELLED, finished=now, wake_at=None
+        status=StepStatus.CANCELLED, finished=now
     )

@@ -7,7 +7,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import F
 
-from durableflow.core import clock, dispatch
+from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
 from durableflow.core.fields import Unreadable
 from durableflow.core.statuses import Status, StepKind, StepStatus, Via
@@ -33,7 +33,8 @@ class RepairVerbs(InstanceFields):
             full = type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk)
             steps = _reset_failed(row, full.error_data)
             row.status = Status.QUEUED
-            row.error_data = row.output = row.finished = row.deadline_at = None
+            row.error_data = row.output = row.finished = None
+            row.deadline_at = _deadline(row)
             row.interruptions = row.give_backs = 0
             row.wake_at = clock.expression(connections[row._state.db].vendor)
             row.save(
@@ -47,14 +48,25 @@ class RepairVerbs(InstanceFields):
     aretry = async_twin(retry)
 
 
+def _deadline(row: Any) -> Any:
+    """``max_duration`` starts again now; None where the workflow has none, or is not known here."""
+    cls = registry.find(row.workflow)
+    duration = None if cls is None else cls.options.max_duration
+    return None if duration is None else clock.expression(connections[row._state.db].vendor, duration)
+
+
 def _reset_failed(row: Any, error: Any) -> list[str]:
     """Make the failed records that ended the run pending again, and free what was started after them. Returns their labels."""
+    # What the end cancelled was still open: it goes on as it was (a wait opens anew).
+    row.steps.filter(run_number=row.run_number, status=StepStatus.CANCELLED).exclude(kind=StepKind.NOTIFY).update(
+        status=StepStatus.PENDING, finished=None
+    )
     identities = [] if error is None or isinstance(error, Unreadable) else error.get("steps", [])
     labels = []
     for scope, kind, name, count in identities:
         kinds = [kind, StepKind.NOTIFY] if kind in WAITS else [kind]
         steps = row.steps.filter(run_number=row.run_number, scope=scope, name=name, count=count, kind__in=kinds)
-        failed = steps.filter(status__in=(StepStatus.FAILED, StepStatus.CANCELLED)).order_by("seq").first()
+        failed = steps.filter(status=StepStatus.FAILED).order_by("seq").first()
         if failed is None:
             continue
         labels.append(failed.label)

@@ -1,0 +1,1 @@
+"""What authors of workflows write with (design 5)."""

@@ -1,0 +1,229 @@
+"""Durable calls as values: what a facade hands to the engine (design 6, "sync and async facades share it")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar, Final
+
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.contrib.auth.models import Group
+from django.db import models
+from django.forms import Form
+
+from durableflow.core.durations import parse_duration
+from durableflow.core.exceptions import InvalidConfig
+from durableflow.core.names import check_event_type, check_step_name
+from durableflow.core.retries import Retries
+from durableflow.core.statuses import StepKind
+from durableflow.models import forms
+
+TEN_YEARS: Final = timedelta(days=3650)
+TITLE_SIZE: Final = 255
+
+
+class Default:
+    """The type of ``DEFAULT``."""
+
+    def __repr__(self) -> str:
+        return "DEFAULT"
+
+
+DEFAULT: Final = Default()
+
+
+def _checked(step: str, field: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a check of one option; its ValueError becomes an error that names step and field (case RET-09)."""
+    try:
+        return check(*args, **kwargs)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise InvalidConfig(f"step {step!r}: {field}: {error}", step=step, field=field) from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """One durable call."""
+
+    kind: ClassVar[str]
+    name: str
+
+    def check(self) -> None:
+        """Raise ValueError or LimitExceeded for a bad name."""
+        check_step_name(self.name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DoCall(Call):
+    """``step.do``: a body with its options. ``retries`` and ``timeout`` None: inherited."""
+
+    kind: ClassVar[str] = StepKind.DO.value
+    body: Callable[[], Any]
+    retries: Retries | None = None
+    timeout: timedelta | None = None
+    sensitive: bool = False
+    atomic: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SleepCall(Call):
+    """``step.sleep``."""
+
+    kind: ClassVar[str] = StepKind.SLEEP.value
+    duration: timedelta
+
+
+@dataclass(frozen=True, kw_only=True)
+class SleepUntilCall(Call):
+    """``step.sleep_until``."""
+
+    kind: ClassVar[str] = StepKind.SLEEP_UNTIL.value
+    when: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaitCall(Call):
+    """``step.wait_for_event`` and, through its subclass, ``step.wait_for_approval``. ``timeout``: None for ever, DEFAULT the setting."""
+
+    kind: ClassVar[str] = StepKind.WAIT_FOR_EVENT.value
+    types: tuple[str, ...] = ()
+    timeout: timedelta | Default | None = DEFAULT
+    notify: Callable[[Any], object] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApprovalCall(WaitCall):
+    """``step.wait_for_approval``: how the wait is shown and who may decide it."""
+
+    kind: ClassVar[str] = StepKind.WAIT_FOR_APPROVAL.value
+    title: str = ""
+    description: str = ""
+    context: Mapping[str, Any] | None = None
+    form: str = ""
+    users: tuple[Any, ...] = ()
+    groups: tuple[Any, ...] = ()
+    permission: str = ""
+    allow_requester: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class NowCall(Call):
+    """``step.now``."""
+
+    kind: ClassVar[str] = StepKind.NOW.value
+
+
+def do_call(
+    name: str, fn: Callable[..., Any], args: tuple[Any, ...], retries: Any, timeout: Any, sensitive: bool, atomic: bool
+) -> DoCall:
+    """Check the options of ``step.do`` and make the call of them. Raises InvalidConfig that names step and field, ValueError for the name."""
+    check_step_name(name)
+    if not callable(fn):
+        raise InvalidConfig(f"step {name!r}: the body must be callable, not {fn!r}.", step=name, field="fn")
+    for field, flag in (("sensitive", sensitive), ("atomic", atomic)):
+        if not isinstance(flag, bool):
+            raise InvalidConfig(f"step {name!r}: {field} must be True or False, not {flag!r}.", step=name, field=field)
+    return DoCall(
+        name=name,
+        body=(lambda: fn(*args)) if args else fn,
+        retries=_checked(name, "retries", Retries.coerce, retries),
+        timeout=None
+        if timeout is None
+        else _checked(name, "timeout", parse_duration, timeout, what="timeout", positive=True),
+        sensitive=sensitive,
+        atomic=atomic,
+    )
+
+
+def sleep_call(name: str, duration: Any) -> SleepCall:
+    """Check the options of ``step.sleep``."""
+    check_step_name(name)
+    return SleepCall(name=name, duration=_checked(name, "duration", parse_duration, duration, maximum=TEN_YEARS))
+
+
+def sleep_until_call(name: str, when: Any) -> SleepUntilCall:
+    """Check the options of ``step.sleep_until``: an aware datetime or seconds since the epoch (case TIM-07)."""
+    check_step_name(name)
+    return SleepUntilCall(name=name, when=_checked(name, "when", _moment, when))
+
+
+def _moment(when: Any) -> datetime:
+    if isinstance(when, datetime):
+        if when.utcoffset() is None:
+            raise ValueError(
+                f"{when!r} has no time zone. Give an aware datetime, for example with tzinfo=datetime.UTC."
+            )
+        return when.astimezone(UTC)
+    if isinstance(when, bool) or not isinstance(when, int | float):
+        raise ValueError(f"must be an aware datetime or seconds since the epoch, not {when!r}.")
+    return datetime.fromtimestamp(when, UTC)
+
+
+def _types(name: str, type: Any) -> tuple[str, ...]:
+    given = (type,) if isinstance(type, str) else tuple(type)
+    if not given:
+        raise InvalidConfig(f"step {name!r}: type must name at least one event type.", step=name, field="type")
+    return tuple(_checked(name, "type", check_event_type, item) for item in given)
+
+
+def _timeout(name: str, timeout: Any) -> Any:
+    if timeout is None or isinstance(timeout, Default):
+        return timeout
+    return _checked(name, "timeout", parse_duration, timeout, what="timeout", maximum=TEN_YEARS)
+
+
+def _notify(name: str, notify: Any) -> Any:
+    if notify is not None and not callable(notify):
+        raise InvalidConfig(f"step {name!r}: notify must be callable, not {notify!r}.", step=name, field="notify")
+    return notify
+
+
+def event_call(name: str, type: Any, timeout: Any, notify: Any) -> WaitCall:
+    """Check the options of ``step.wait_for_event``."""
+    check_step_name(name)
+    return WaitCall(name=name, types=_types(name, type), timeout=_timeout(name, timeout), notify=_notify(name, notify))
+
+
+def approval_call(
+    name: str,
+    *,
+    title: str,
+    description: str,
+    context: Mapping[str, Any] | None,
+    form: type[Form] | None,
+    users: Iterable[AbstractBaseUser | int],
+    groups: Iterable[Group | str],
+    permission: str,
+    allow_requester: bool,
+    timeout: Any,
+    notify: Any,
+) -> ApprovalCall:
+    """Check the options of ``step.wait_for_approval``. Who is named is looked up when the wait opens."""
+    check_step_name(name)
+    if len(title) > TITLE_SIZE:
+        raise InvalidConfig(
+            f"step {name!r}: title has {len(title)} characters, at most {TITLE_SIZE} are possible.",
+            step=name,
+            field="title",
+        )
+    if isinstance(users, str | models.Model) or isinstance(groups, str | models.Model):
+        raise InvalidConfig(f"step {name!r}: users and groups must be lists.", step=name, field="users")
+    if permission and "." not in permission:
+        raise InvalidConfig(
+            f"step {name!r}: permission must be written app_label.codename, not {permission!r}.",
+            step=name,
+            field="permission",
+        )
+    return ApprovalCall(
+        name=name,
+        title=title,
+        description=description,
+        context=None if context is None else dict(context),
+        form="" if form is None else _checked(name, "form", forms.path_of, form),
+        users=tuple(users),
+        groups=tuple(groups),
+        permission=permission,
+        allow_requester=bool(allow_requester),
+        timeout=_timeout(name, timeout),
+        notify=_notify(name, notify),
+    )

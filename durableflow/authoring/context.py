@@ -1,0 +1,70 @@
+"""What a step's body can know about itself (api.md, ``get_step_context``)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepContext:
+    """The attempt that runs now.
+
+    ``name``, ``count``: the step and its occurrence in this run. ``attempt``: number of this try, from 1, rising also after ``retry()``.
+    ``idempotency_key``: 32 hex digits, the same across attempts, crashes and ``retry()``: give it to the services you call (case CON-05).
+    ``deadline``: when this attempt times out. ``config``: the resolved options, a copy.
+    """
+
+    name: str
+    count: int
+    attempt: int
+    instance_id: str
+    workflow: str
+    run_number: int
+    idempotency_key: str
+    deadline: datetime
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+_current: ContextVar[StepContext | None] = ContextVar("durableflow_step", default=None)
+
+
+def get_step_context() -> StepContext:
+    """The context of the step whose body runs now, in this thread or task. Raises RuntimeError outside a body."""
+    context = _current.get()
+    if context is None:
+        raise RuntimeError("get_step_context() works inside the body of a step only.")
+    return context
+
+
+@contextmanager
+def step_context(context: StepContext) -> Iterator[None]:
+    """Make ``context`` the current one."""
+    token = _current.set(context)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def derive(*parts: Any) -> bytes:
+    """32 bytes that depend on the parts alone, and differ where any part differs."""
+    return hashlib.sha256(json.dumps([str(part) for part in parts]).encode()).digest()
+
+
+def idempotency_key(seed: UUID, key_run: int, scope: str, kind: str, name: str, count: int) -> str:
+    """The key of a step (design 5): new only after a restart, for what runs again."""
+    return derive("key", seed, key_run, scope, kind, name, count).hex()[:32]
+
+
+def copied(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy for the body: changing it has no effect on the engine."""
+    return copy.deepcopy(dict(config))

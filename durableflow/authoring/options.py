@@ -1,0 +1,120 @@
+"""``Meta`` of a workflow: merged key by key along the MRO (design 5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+from durableflow.core.conf import get_settings
+from durableflow.core.durations import Duration, parse_duration
+from durableflow.core.names import check_workflow_name, kebab
+from durableflow.core.retries import Retention, Retries
+from durableflow.models.instance_fields import Priority
+
+NOT_INHERITED: Final = frozenset({"name", "abstract"})
+
+
+class WorkflowOptions:
+    """Optional typed base of ``Meta``.
+
+    ``abstract``: only a base of others. ``name``: default the class name in kebab-case. ``version``: an int that grows when instances must not
+    go back to older code. ``step_retries``, ``step_timeout``: for steps that say nothing of their own. ``max_duration``: of a whole run.
+    ``retention``: how long finished instances are kept. ``priority``: which due instances are claimed first.
+    """
+
+    abstract: bool = False
+    name: str = ""
+    version: int = 0
+    step_retries: Retries | int | None = None
+    step_timeout: Duration | None = None
+    max_duration: Duration | None = None
+    retention: Retention | None = None
+    priority: Priority = Priority.NORMAL
+
+
+KEYS: Final = frozenset(key for key in vars(WorkflowOptions) if not key.startswith("_"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The resolved Meta of one workflow class."""
+
+    name: str
+    abstract: bool
+    version: int
+    step_retries: Retries | None
+    step_timeout: timedelta | None
+    max_duration: timedelta | None
+    retention: Retention | None
+    priority: int
+
+    def retries_for(self, own: Retries | None) -> Retries:
+        """The retry policy of a step: its own values over Meta's over the setting's."""
+        base = get_settings().STEP_RETRIES
+        if self.step_retries is not None:
+            base = self.step_retries.merge(base)
+        return base if own is None else own.merge(base)
+
+    def timeout_for(self, own: timedelta | None) -> timedelta:
+        """The time that one attempt of a step has."""
+        return own or self.step_timeout or get_settings().step_timeout
+
+
+def resolve(cls: type[Any]) -> Options:
+    """Read and check the Meta classes along the MRO. Raises TypeError for unknown keys and wrong values, naming class and key."""
+    given = _merged(cls)
+    where = f"{cls.__module__}.{cls.__qualname__}.Meta"
+    try:
+        retries = Retries.coerce(given.get("step_retries"))
+        timeout, duration = given.get("step_timeout"), given.get("max_duration")
+        version, priority = given.get("version", 0), Priority(given.get("priority", Priority.NORMAL))
+        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+            raise ValueError(f"version must be a whole number of at least 0, not {version!r}.")
+        if given.get("retention") is not None and not isinstance(given["retention"], Retention):
+            raise ValueError("retention must be a Retention(success=..., error=...).")
+        return Options(
+            name=check_workflow_name(given.get("name") or kebab(cls.__name__)),
+            abstract=bool(given.get("abstract", False)),
+            version=version,
+            step_retries=retries,
+            step_timeout=None if timeout is None else parse_duration(timeout, what="step_timeout", positive=True),
+            max_duration=None if duration is None else parse_duration(duration, what="max_duration", positive=True),
+            retention=given.get("retention"),
+            priority=int(priority),
+        )
+    except ValueError as error:
+        raise TypeError(f"{where}: {error}") from error
+
+
+def _merged(cls: type[Any]) -> dict[str, Any]:
+    merged: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        meta = base.__dict__.get("Meta")
+        if meta is None:
+            continue
+        for key, value in _values(meta).items():
+            if key not in KEYS:
+                raise TypeError(
+                    f"{base.__module__}.{base.__qualname__}.Meta has an unknown key {key!r}. Known keys: {', '.join(sorted(KEYS))}."
+                )
+            if key in NOT_INHERITED and base is not cls:
+                continue
+            if key == "step_retries" and merged.get(key) is not None and value is not None:
+                value = _merge_retries(value, merged[key])
+            merged[key] = value
+    return merged
+
+
+def _merge_retries(own: Any, base: Any) -> Retries | None:
+    mine, other = Retries.coerce(own), Retries.coerce(base)
+    return mine if mine is None or other is None else mine.merge(other)
+
+
+def _values(meta: type[Any]) -> dict[str, Any]:
+    """What a Meta class says itself, with its own bases except the typed one."""
+    values: dict[str, Any] = {}
+    for base in reversed(meta.__mro__):
+        if base not in (object, WorkflowOptions):
+            values.update({key: value for key, value in vars(base).items() if not key.startswith("__")})
+    return values

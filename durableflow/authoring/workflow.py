@@ -1,0 +1,207 @@
+"""The class that authors derive from (api.md, ``Workflow``)."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
+
+from durableflow.authoring.options import Options, resolve
+from durableflow.core import registry
+from durableflow.core.aio import async_twin
+from durableflow.core.durations import Duration, parse_duration
+from durableflow.core.exceptions import InstanceAlreadyExists
+from durableflow.core.retries import Retention
+from durableflow.core.statuses import Trigger, Via
+from durableflow.models.creation import NewInstance, database, insert
+from durableflow.models.instance import WorkflowInstance
+from durableflow.models.instance_fields import Priority, Who
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from durableflow.models.querysets import InstanceQuerySet
+
+    Params = TypeVar("Params", default=Any)
+    Output = TypeVar("Output", default=Any)
+else:
+    from typing import TypeVar
+
+    Params = TypeVar("Params")
+    Output = TypeVar("Output")
+
+
+class Workflow(Generic[Params, Output]):
+    """A durable program: a subclass with ``run(self, event, step)`` in an app's ``workflows`` module.
+
+    ``run`` is executed again from the top whenever the instance goes on; finished steps return what is recorded. Options go into ``Meta``
+    (see ``WorkflowOptions``). The classmethods start and find instances.
+    """
+
+    run: Callable[..., Any]
+    options: ClassVar[Options]
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.options = resolve(cls)
+        if cls.options.abstract:
+            return
+        run = getattr(cls, "run", None)
+        if not callable(run):
+            raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no run(self, event, step).")
+        if inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run) or inspect.isgeneratorfunction(run):
+            raise TypeError(
+                f"{cls.__module__}.{cls.__qualname__}.run must be a plain function: def run(self, event, step)."
+            )
+        registry.register(cls.options.name, cls)
+
+    @classmethod
+    def workflow_name(cls) -> str:
+        """The name under which instances are stored."""
+        return cls.options.name
+
+    @classmethod
+    def create(
+        cls,
+        params: Params | None = None,
+        *,
+        instance_id: str | None = None,
+        start_at: datetime | Duration | None = None,
+        priority: Priority | None = None,
+        retention: Retention | None = None,
+        created_by: Who = None,
+    ) -> WorkflowInstance:
+        """Start an instance and return it.
+
+        Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case CON-03). ``instance_id``:
+        default a UUID4. ``start_at``: an aware datetime or a Duration from now. Raises InstanceAlreadyExists (the transaction stays usable),
+        ValueError, CodecError, LimitExceeded; then nothing is stored.
+        """
+        row = cls.new_instance(
+            params,
+            instance_id=instance_id,
+            start_at=start_at,
+            priority=priority,
+            retention=retention,
+            created_by=created_by,
+        )
+        if row is None:
+            raise InstanceAlreadyExists(workflow=cls.workflow_name(), instance_id=str(instance_id))
+        return row
+
+    @classmethod
+    def get_or_create(
+        cls,
+        params: Params | None = None,
+        *,
+        instance_id: str,
+        start_at: datetime | Duration | None = None,
+        priority: Priority | None = None,
+        retention: Retention | None = None,
+        created_by: Who = None,
+    ) -> tuple[WorkflowInstance, bool]:
+        """The instance of this id, and whether this call has created it. An existing one is returned as it is, also after its end."""
+        row = cls.new_instance(
+            params,
+            instance_id=instance_id,
+            start_at=start_at,
+            priority=priority,
+            retention=retention,
+            created_by=created_by,
+        )
+        return (row, True) if row is not None else (cls.get(instance_id), False)
+
+    @classmethod
+    def new_instance(
+        cls,
+        params: Any = None,
+        *,
+        instance_id: str | None = None,
+        start_at: datetime | Duration | None = None,
+        priority: int | None = None,
+        retention: Retention | None = None,
+        created_by: Who = None,
+        trigger: str = Trigger.CODE,
+        via: str = Via.CODE,
+        request_key: str = "",
+        request_digest: str = "",
+    ) -> WorkflowInstance | None:
+        """The one way in which instances are started, for all doors. None: the id or the request key is taken."""
+        if cls.options.abstract:
+            raise TypeError(f"{cls.__qualname__} is abstract: start one of its subclasses.")
+        own = retention if retention is not None else cls.options.retention
+        if retention is not None and cls.options.retention is not None:
+            own = retention.merge(cls.options.retention)
+        return insert(
+            NewInstance(
+                workflow=cls.options.name,
+                params=params,
+                instance_id=instance_id,
+                start_at=_start(start_at),
+                priority=cls.options.priority if priority is None else priority,
+                retention=own,
+                max_duration=cls.options.max_duration,
+                code_version=cls.options.version,
+                created_by=created_by,
+                trigger=trigger,
+                via=via,
+                request_key=request_key,
+                request_digest=request_digest,
+            )
+        )
+
+    @classmethod
+    def get(cls, instance_id: str) -> WorkflowInstance:
+        """The instance of this id. Raises ``WorkflowInstance.DoesNotExist``."""
+        row: WorkflowInstance = cls.instances().get(instance_id=instance_id)
+        return row
+
+    @classmethod
+    def instances(cls) -> InstanceQuerySet:
+        """All instances of this workflow."""
+        return WorkflowInstance.objects.using(database()).for_workflow(cls)
+
+    if TYPE_CHECKING:
+
+        @classmethod
+        async def acreate(
+            cls,
+            params: Params | None = None,
+            *,
+            instance_id: str | None = None,
+            start_at: datetime | Duration | None = None,
+            priority: Priority | None = None,
+            retention: Retention | None = None,
+            created_by: Who = None,
+        ) -> WorkflowInstance:
+            """``create`` for ``await``."""
+
+        @classmethod
+        async def aget_or_create(
+            cls,
+            params: Params | None = None,
+            *,
+            instance_id: str,
+            start_at: datetime | Duration | None = None,
+            priority: Priority | None = None,
+            retention: Retention | None = None,
+            created_by: Who = None,
+        ) -> tuple[WorkflowInstance, bool]:
+            """``get_or_create`` for ``await``."""
+
+        @classmethod
+        async def aget(cls, instance_id: str) -> WorkflowInstance:
+            """``get`` for ``await``."""
+    else:
+        acreate = classmethod(async_twin(create.__func__))
+        aget_or_create = classmethod(async_twin(get_or_create.__func__))
+        aget = classmethod(async_twin(get.__func__))
+
+
+def _start(start_at: datetime | Duration | None) -> datetime | timedelta | None:
+    if isinstance(start_at, datetime):
+        if start_at.utcoffset() is None:
+            raise ValueError(f"start_at: {start_at!r} has no time zone. Give an aware datetime or a duration.")
+        return start_at
+    return None if start_at is None else parse_duration(start_at, what="start_at")

@@ -1,0 +1,1 @@
+"""Replay, execution and storage of instances (design 4, 6)."""

@@ -1,0 +1,105 @@
+"""Delivery: making the instances of sent events due (design 4, "Senders never lock the instance").
+
+Senders only INSERT. Each look delivers first: it locks the instances of undelivered events in ascending id, skipping those that somebody
+holds, makes the waiting ones due, tells the running ones through ``woken``, and writes the audit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from django.db import connections, transaction
+
+from durableflow.core import clock
+from durableflow.core.statuses import SentKind, Status
+from durableflow.core.transactions import write_transaction
+from durableflow.engine.sql import SENT, is_postgres, run
+from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
+
+BATCH: Final = 500
+TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
+
+
+def deliver(using: str) -> bool:
+    """Deliver what was sent, in short transactions of its own; True if an instance was held by somebody, so that a look in 20 ms is due.
+
+    Reads first: nothing is locked or opened while nothing is there.
+    """
+    undelivered = "NOT delivered" if is_postgres(using) else "delivered = 0"
+    rows = run(using, f"SELECT instance_id FROM {SENT} WHERE {undelivered} ORDER BY id LIMIT {BATCH}")
+    if not rows:
+        return False
+    wanted = {pk for (pk,) in rows}
+    with write_transaction(using):
+        return _deliver_to(using, wanted)
+
+
+def _deliver_to(using: str, wanted: set[int]) -> bool:
+    locked = {
+        row.pk: row
+        for row in WorkflowInstance.objects.using(using)
+        .select_for_update(skip_locked=is_postgres(using), no_key=True)
+        .only("id", "status", "run_number", "lease_token")
+        .filter(pk__in=wanted)
+        .order_by("pk")
+    }
+    events = list(
+        SentEvent.objects.using(using)
+        .filter(instance__in=locked, delivered=False)
+        .defer("payload")
+        .order_by("id")[:BATCH]
+    )
+    for event in events:
+        _deliver_one(using, locked[event.instance_id], event)
+    touched = {event.instance_id for event in events}
+    now = clock.expression(connections[using].vendor)
+    targets: Any = WorkflowInstance.objects.using(using).filter(pk__in=touched)
+    targets.filter(status=Status.WAITING).update(wake_at=now)
+    targets.filter(lease_token__isnull=False).update(woken=True)
+    missing = wanted - locked.keys()
+    if missing:
+        existing = set(WorkflowInstance.objects.using(using).filter(pk__in=missing).values_list("pk", flat=True))
+        SentEvent.objects.using(using).filter(instance__in=missing - existing, delivered=False).delete()
+        return bool(existing)
+    return False
+
+
+def _deliver_one(using: str, row: WorkflowInstance, event: SentEvent) -> None:
+    event.delivered = True
+    fields = ["delivered"]
+    if event.run_number != row.run_number and not event.consumed_by and _moves(using, row, event):
+        # It was sent to a run that has been restarted since; nobody has seen it.
+        event.run_number = row.run_number
+        fields.append("run_number")
+    event.save(using=using, update_fields=fields)
+    HistoryEntry.objects.using(using).create(
+        instance_id=row.pk,
+        run_number=row.run_number,
+        type=TYPES[SentKind(event.kind)],
+        data={"event": event.pk, "type": event.type}
+        if event.kind == SentKind.EVENT
+        else {"pending_event": event.pending_event_id},
+        actor_id=event.sent_by_id,
+        actor_name=event.sent_by_name,
+        via=event.via or "code",
+        reason=event.reason,
+        at=clock.expression(connections[using].vendor),
+    )
+
+
+def _moves(using: str, row: WorkflowInstance, event: SentEvent) -> bool:
+    """Whether the event's dedupe key is still free in the current run."""
+    taken = SentEvent.objects.using(using).filter(
+        instance=row.pk, run_number=row.run_number, dedupe_key=event.dedupe_key
+    )
+    return not event.dedupe_key or not taken.exists()
+
+
+def deliver_own(using: str, pk: int) -> None:
+    """Deliver what was sent to one instance whose row the caller has locked, so that the history shows it before it is consumed."""
+    with transaction.atomic(using=using):
+        row = WorkflowInstance.objects.using(using).only("id", "status", "run_number", "lease_token").get(pk=pk)
+        for event in (
+            SentEvent.objects.using(using).filter(instance=pk, delivered=False).defer("payload").order_by("id")[:BATCH]
+        ):
+            _deliver_one(using, row, event)

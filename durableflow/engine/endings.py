@@ -1,0 +1,156 @@
+"""How an executor lets go of an instance: suspend, finish, block, give back (design 4, "Executor exits")."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from durableflow.core import clock, codec
+from durableflow.core.statuses import Status
+from durableflow.engine.fence import TIMEOUT, fenced
+from durableflow.engine.lease import Lease
+from durableflow.engine.patience import patient
+from durableflow.engine.sql import HISTORY, INSTANCE, PENDING, STEP, is_postgres, moment, run
+from durableflow.engine.unwind import LeaseLost
+from durableflow.models import WorkflowInstance
+from durableflow.models.audit import record
+from durableflow.models.lifecycle import close
+
+_FREE: Final = "lease_token = NULL, owner = NULL, suspect = {false}, woken = {false}"
+
+
+@patient
+def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
+    """Park the instance until ``wake_at`` (None: until an event); seconds until then, None for ever.
+
+    What arrived while it was running has set ``woken``; then it is due at once, so no wake is lost (case EVT-02).
+    """
+    if is_postgres(lease.using):
+        now = clock.postgres("clock")
+        rows = run(
+            lease.using,
+            f"""WITH {TIMEOUT} UPDATE {INSTANCE} AS i SET status = 'waiting', {_FREE.format(false="false")},
+                    wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, i.deadline_at) END
+                FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status = 'running' AND t.v IS NOT NULL
+                RETURNING extract(epoch FROM i.wake_at - {now})::float8""",
+            [wake_at, lease.pk, lease.token],
+        )
+        if not rows:
+            raise LeaseLost(lease.label)
+        return None if rows[0][0] is None else float(rows[0][0])
+    return _suspend_sqlite(lease, wake_at)
+
+
+def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> float | None:
+    with fenced(lease) as fence:
+        (woken, deadline), *_ = run(lease.using, f"SELECT woken, deadline_at FROM {INSTANCE} WHERE id = %s", [lease.pk])
+        moments = [item for item in (wake_at, moment(deadline)) if item is not None]
+        wake = fence.now if woken else min(moments, default=None)
+        run(
+            lease.using,
+            f"UPDATE {INSTANCE} SET status = 'waiting', {_FREE.format(false='0')}, wake_at = %s WHERE id = %s",
+            [None if wake is None else clock.sqlite_text(wake), lease.pk],
+        )
+    return None if wake is None else (wake - fence.now).total_seconds()
+
+
+@patient
+def complete(lease: Lease, output: str, *, leftovers: bool) -> None:
+    """End the instance with its output. ``leftovers``: whether open waits or steps may be there to cancel."""
+    _finish(lease, Status.COMPLETE, output, None, "workflow_completed", leftovers)
+
+
+@patient
+def fail(lease: Lease, error: dict[str, Any], *, leftovers: bool) -> None:
+    """End the instance with an error."""
+    _finish(lease, Status.ERRORED, None, codec.dumps(error, what="error"), "workflow_errored", leftovers)
+
+
+def _finish(lease: Lease, status: str, output: str | None, error: str | None, entry: str, leftovers: bool) -> None:
+    shown = None if error is None else _public(error)
+    if is_postgres(lease.using):
+        rows = run(lease.using, _finish_sql(leftovers), [status, output, error, lease.pk, lease.token, entry, shown])
+        if not rows:
+            raise LeaseLost(lease.label)
+        return
+    with fenced(lease) as fence:
+        now = clock.sqlite_text(fence.now)
+        rows = run(
+            lease.using,
+            f"""UPDATE {INSTANCE} SET status = %s, output = %s, error = %s, finished = %s, wake_at = NULL, hold = '', interruptions = 0,
+                give_backs = 0, {_FREE.format(false="0")} WHERE id = %s RETURNING run_number""",
+            [status, output, error, now, lease.pk],
+        )
+        if leftovers:
+            close(_row(lease, rows[0][0]))
+        run(
+            lease.using,
+            f"""INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
+                VALUES (%s, %s, %s, '', '', %s, '', 'engine', '', %s)""",
+            [lease.pk, rows[0][0], entry, shown, now],
+        )
+
+
+def _finish_sql(leftovers: bool) -> str:
+    now = clock.postgres("clock")
+    closing = (
+        f""", p AS (UPDATE {PENDING} AS x SET status = 'cancelled', closed = {now} FROM i WHERE x.instance_id = i.id AND x.status = 'open'),
+            s AS (UPDATE {STEP} AS x SET status = 'cancelled', finished = {now} FROM i
+                  WHERE x.instance_id = i.id AND x.run_number = i.run_number AND x.status IN ('pending', 'started'))"""
+        if leftovers
+        else ""
+    )
+    return f"""
+        WITH {TIMEOUT}, i AS (
+            UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL, hold = '',
+                interruptions = 0, give_backs = 0, {_FREE.format(false="false")}
+            FROM t WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL RETURNING i.id, i.run_number
+        ){closing}
+        INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
+        SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i RETURNING id"""
+
+
+def _public(error: str) -> str:
+    stored = codec.loads(error)
+    return codec.dumps({"error": {key: stored.get(key, "") for key in ("type", "message", "step")}})
+
+
+def _row(lease: Lease, run_number: int) -> WorkflowInstance:
+    row = WorkflowInstance(pk=lease.pk, run_number=run_number)
+    row._state.db, row._state.adding = lease.using, False
+    return row
+
+
+@patient
+def block(lease: Lease, reason: str) -> None:
+    """Pause the instance for a person: nothing is ended, nothing is lost (design 6, "Engine failures")."""
+    with fenced(lease):
+        row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
+        row.status, row.blocked = Status.PAUSED, reason
+        row.paused_at = clock.expression("postgresql" if is_postgres(lease.using) else "sqlite")
+        row.wake_at = row.lease_token = row.owner = None
+        row.woken = row.suspect = False
+        row.save(
+            update_fields=["status", "blocked", "paused_at", "wake_at", "lease_token", "owner", "woken", "suspect"]
+        )
+        record(row, "workflow_paused", via="engine", data={"blocked": reason})
+
+
+@patient
+def give_back(lease: Lease, delay: timedelta = timedelta(), *, count: bool = False) -> None:
+    """Queue the instance again, due after ``delay``. ``count``: this may not go on for ever."""
+    with fenced(lease) as fence:
+        row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
+        row.status = Status.QUEUED
+        row.wake_at = fence.now + delay
+        row.lease_token = row.owner = None
+        row.woken = row.suspect = False
+        row.give_backs += int(count)
+        row.save(update_fields=["status", "wake_at", "lease_token", "owner", "woken", "suspect", "give_backs"])
+
+
+@patient
+def set_progress(lease: Lease, text: str) -> None:
+    """Store the progress that is shown outside."""
+    with fenced(lease):
+        run(lease.using, f"UPDATE {INSTANCE} SET progress = %s WHERE id = %s", [text, lease.pk])

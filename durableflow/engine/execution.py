@@ -1,0 +1,361 @@
+"""One execution of one instance: it answers the durable calls of ``run`` (design 6)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from logging import LoggerAdapter
+from typing import Any, Final, NoReturn
+from uuid import UUID
+
+from durableflow.authoring import calls
+from durableflow.authoring.context import derive
+from durableflow.core import atomicity, codec, failures
+from durableflow.core.answers import Decision, Event
+from durableflow.core.conf import get_settings
+from durableflow.core.exceptions import CodecError, LimitExceeded, NonDeterminismError, WorkflowTimeout
+from durableflow.core.statuses import StepKind
+from durableflow.engine import endings
+from durableflow.engine.atomic import run_atomically
+from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
+from durableflow.engine.interception import PASS, Interceptor
+from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, STARTED, Identity, Record
+from durableflow.engine.lease import Claim
+from durableflow.engine.replay import Replay, Scope
+from durableflow.engine.steps import Entry, StepWrite, write_step
+from durableflow.engine.unwind import Expire, LeaseLost, Suspend, Unwind
+from durableflow.engine.waits import Answer, attend, cancel_wait
+from durableflow.models import PendingEvent
+
+EXIT_STATUS: Final = 70  # EX_SOFTWARE
+MIN_SECRET: Final = 6  # shorter texts occur by chance
+
+
+class Execution:
+    """The runtime behind ``step``: journal, replay, bodies, waits of one claim."""
+
+    def __init__(self, claim: Claim, cls: type[Any], records: list[Record], interceptor: Interceptor = PASS) -> None:
+        self.claim = claim
+        self.lease = claim.lease
+        self.options = cls.options
+        self.interceptor = interceptor
+        self.instance_id, self.run_number = claim.instance_id, claim.run_number
+        self.replay = Replay(
+            records,
+            where=claim.label,
+            owner=threading.get_ident(),
+            open_block=atomicity.opened,
+            thread=threading.get_ident,
+            give_up=self._give_up,
+        )
+        self.errors: list[tuple[BaseException, Identity]] = []
+        self._steps = sum(record.identity.kind == StepKind.DO for record in records)
+        self._bytes = sum(len(record.output or "") for record in records)
+        marked = any(record.status == STARTED for record in records)
+        self._charge = claim.lost_token is not None and not marked
+        self._shaken = bool(claim.interruptions or claim.give_backs)
+        self._secrets: set[str] = set()
+        self._random: random.Random | None = None
+        self._logger: LoggerAdapter[Any] | None = None
+
+    # Runtime ----------------------------------------------------------------------------------------------------------
+
+    def call(self, call: calls.Call) -> Any:
+        """Answer a durable call of the root scope."""
+        scope = self.replay.root
+        identity = self.replay.enter(scope, call.kind, call.name)
+        self._check_alive()
+        record = self.replay.meet(scope, identity)
+        if record is not None and record.finished:
+            return self._recorded(record, call)
+        if isinstance(call, calls.DoCall):
+            options = resolve(self, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
+            return BodyRun(self, scope, identity, record, options).run(call.body)
+        if isinstance(call, calls.WaitCall):
+            return self._wait(scope, identity, record, call)
+        self._charge = False  # nothing was in a body when the worker was lost
+        if isinstance(call, calls.SleepCall | calls.SleepUntilCall):
+            return self._sleep(identity, record, call)
+        return self._now(identity, record)
+
+    def set_progress(self, value: Any) -> None:
+        """See ``Step.set_progress``."""
+        scope = self.replay.root
+        self.replay.guard(scope, "set_progress()")
+        self._check_alive()
+        if not self.replay.replaying(scope):
+            endings.set_progress(
+                self.lease,
+                codec.dumps(value, what=f"progress of {self.claim.label}", max_bytes=get_settings().LIMITS.output),
+            )
+
+    def uuid4(self) -> UUID:
+        """See ``Step.uuid4``."""
+        scope = self.replay.root
+        self.replay.guard(scope, "uuid4()")
+        scope.ids += 1
+        return UUID(bytes=derive("uuid4", self.claim.seed, scope.name, scope.ids)[:16], version=4)
+
+    @property
+    def random(self) -> random.Random:
+        """See ``Step.random``."""
+        if self._random is None:
+            self._random = random.Random(derive("random", self.claim.seed, ""))  # noqa: S311  repeatable, not secret
+        return self._random
+
+    @property
+    def is_replaying(self) -> bool:
+        """See ``Step.is_replaying``."""
+        return self.replay.replaying(self.replay.root)
+
+    @property
+    def logger(self) -> LoggerAdapter[Any]:
+        """See ``Step.logger``."""
+        if self._logger is None:
+            self._logger = ReplayLogger(self)
+        return self._logger
+
+    # Calls that have no body ------------------------------------------------------------------------------------------
+
+    def _sleep(self, identity: Identity, record: Record | None, call: calls.SleepCall | calls.SleepUntilCall) -> None:
+        now = self.claim.db_now()
+        if record is None:
+            record = self.new_record(identity)
+            if isinstance(call, calls.SleepCall):
+                seconds, when = call.duration.total_seconds(), None
+                over = seconds == 0
+            else:
+                seconds, when = None, call.when
+                over = when <= now
+            if not over:
+                record.status = PENDING
+                data = {"seconds": seconds} if when is None else {"until": when}
+                wake_at = self._write(record, Entry("sleep_started", data), wake_in=seconds, wake_at=when)
+                self.suspend(wake_at, identity)
+        elif record.wake_at is not None and record.wake_at > now:
+            self.suspend(record.wake_at, identity)
+        record.status = COMPLETE
+        self._write(record, Entry("sleep_completed"), wake_at=record.wake_at)
+
+    def _now(self, identity: Identity, record: Record | None) -> Any:
+        record = record or self.new_record(identity)
+        record.status, record.output = COMPLETE, codec.dumps(self.claim.db_now())
+        self._write(record)
+        return self.decode(record.output, identity)
+
+    def _write(self, record: Record, *entries: Entry, wake_in: float | None = None, wake_at: Any = None) -> Any:
+        unshaken = record.finished and self.shaken()
+        return write_step(
+            self.lease,
+            StepWrite(
+                record=record,
+                run_number=self.run_number,
+                started=self.claim.db_now(),
+                entries=entries,
+                wake_in=wake_in,
+                wake_at=wake_at,
+                unshaken=unshaken,
+            ),
+        )
+
+    # Waits ------------------------------------------------------------------------------------------------------------
+
+    def _wait(self, scope: Scope, identity: Identity, record: Record | None, call: calls.WaitCall) -> Any:
+        # With notify the dead worker may have been in its body; without it nothing was.
+        if call.notify is None:
+            self._charge = False
+        record = record or self.new_record(identity)
+        answer = attend(self.lease, self.claim, record, call)
+        if not answer.settled and call.notify is not None:
+            self._notify(scope, identity, record, call, answer)
+        if not answer.settled:
+            self.suspend(answer.wake_at, identity)
+        record.status = COMPLETE if answer.error is None else FAILED
+        record.output, record.error = answer.output, answer.error
+        return self._recorded(record, call)
+
+    def _notify(self, scope: Scope, identity: Identity, wait: Record, call: calls.WaitCall, answer: Answer) -> None:
+        """Tell somebody of the open wait: a recorded body under the wait's name and count (design 5)."""
+        own = identity._replace(kind=NOTIFY)
+        record = self.replay.records.get(own)
+        if record is not None and record.finished:
+            return
+        options = resolve(self, identity.label, record, None, None, False, False)
+        try:
+            self._run_notify(scope, own, record, options, call, answer)
+        except Exception as error:
+            if error is self.replay.refusal:
+                raise
+            text = codec.dumps(self.describe(error, identity, False))
+            cancel_wait(self.lease, self.claim, wait, text)
+            wait.status, wait.error = FAILED, text
+            raise self.failure(wait) from None
+
+    def _run_notify(
+        self,
+        scope: Scope,
+        own: Identity,
+        record: Record | None,
+        options: BodyOptions,
+        call: calls.WaitCall,
+        answer: Answer,
+    ) -> None:
+        notify = call.notify
+        pending = PendingEvent.objects.using(self.lease.using).get(pk=answer.pending_event)
+        try:
+            BodyRun(self, scope, own, record, options).run(lambda: _without_result(notify, pending))
+        except Unwind as stop:
+            if isinstance(stop.outcome, Suspend) and answer.wake_at is not None:
+                due = stop.outcome.wake_at
+                # The deadline of the wait counts on during the retry delay.
+                self.replay.stop = Unwind(Suspend(min(due, answer.wake_at) if due else answer.wake_at, own.label))
+                raise self.replay.stop from None
+            raise
+
+    # What bodies and waits use ----------------------------------------------------------------------------------------
+
+    def new_record(self, identity: Identity) -> Record:
+        """A record for a new call; raises LimitExceeded at the limits of steps and records (case ENG-12)."""
+        limits = get_settings().LIMITS
+        if identity.kind == StepKind.DO:
+            self._steps += 1
+            if self._steps > limits.steps:
+                raise LimitExceeded.of(
+                    f"{self.claim.label}: the number of steps", self._steps, limits.steps, unit="steps"
+                )
+        if len(self.replay.records) >= limits.records:
+            raise LimitExceeded.of(
+                f"{self.claim.label}: the journal", len(self.replay.records) + 1, limits.records, unit="records"
+            )
+        return self.replay.started(identity, self.claim.execution, self.run_number)
+
+    def encode(self, value: Any, identity: Identity) -> str:
+        """A step's value as text, within the limits. Raises CodecError, LimitExceeded: neither is retried (case SER-02)."""
+        limits = get_settings().LIMITS
+        text = codec.dumps(
+            value, what=f"output of step {identity.label!r} of {self.claim.label}", max_bytes=limits.output
+        )
+        self._bytes += len(text)
+        if self._bytes > limits.bytes:
+            raise LimitExceeded.of(f"{self.claim.label}: the sum of all outputs", self._bytes, limits.bytes)
+        return text
+
+    def decode(self, text: str, identity: Identity) -> Any:
+        """A stored value; an unreadable journal blocks the instance, it does not end it (case OPS-13)."""
+        try:
+            return codec.loads(text)
+        except CodecError as error:
+            self.replay.halt(
+                NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error}")
+            )
+
+    def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
+        """Unwind ``run`` until ``wake_at`` (None: until an event)."""
+        self.replay.unwind(Unwind(Suspend(wake_at, identity.label)))
+
+    def failure(self, record: Record) -> Exception:
+        """The error of a failed record, rebuilt, as every replay raises it."""
+        described = self.decode(record.error or "{}", record.identity)
+        error = failures.rebuild(described)
+        if record.sensitive:
+            failures.mark_sensitive(error)
+        self.errors.append((error, record.identity))
+        return error
+
+    def describe(self, error: BaseException, identity: Identity | None, sensitive: bool) -> dict[str, Any]:
+        """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback of any other step
+        (case SEC-09)."""
+        described = failures.describe(error, step=identity.label) if identity else failures.describe(error)
+        if not sensitive:
+            for secret in self._secrets:
+                for key in ("message", "traceback"):
+                    described[key] = described[key].replace(secret, failures.REDACTED)
+        return described
+
+    def take_charge(self, record: Record) -> bool:
+        """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt and was about to wait."""
+        charge, self._charge = self._charge, False
+        return charge and not (record.status == PENDING and record.token == self.claim.lost_token)
+
+    def shaken(self) -> bool:
+        """Whether the count of interruptions is still to be cleared; the first checkpoint does."""
+        shaken, self._shaken = self._shaken, False
+        return shaken
+
+    def atomically(self, attempt: Callable[[], str], record: Record) -> str:
+        """Run an attempt with its checkpoint in one transaction."""
+        return run_atomically(self.lease, self.run_number, attempt, record)
+
+    # Inner ------------------------------------------------------------------------------------------------------------
+
+    def _check_alive(self) -> None:
+        """No durable call returns once the lease is lost or ``max_duration`` is over."""
+        if self.lease.lost:
+            raise LeaseLost(self.lease.label)
+        deadline = self.claim.deadline_at
+        if deadline is not None and self.claim.db_now() >= deadline:
+            self.replay.unwind(
+                Unwind(
+                    Expire(
+                        WorkflowTimeout(
+                            f"{self.claim.label} did not finish by {deadline:%Y-%m-%d %H:%M:%S %Z} (max_duration)."
+                        )
+                    )
+                )
+            )
+
+    def _recorded(self, record: Record, call: calls.Call) -> Any:
+        if record.status == FAILED:
+            raise self.failure(record)
+        value = None if record.output is None else self.decode(record.output, record.identity)
+        if record.sensitive:
+            self._secrets.update(text for text in _texts(value) if len(text) >= MIN_SECRET)
+        if isinstance(call, calls.ApprovalCall):
+            return Decision(**value)
+        if isinstance(call, calls.WaitCall):
+            return Event(**value)
+        return value
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        """User code swallows the suspension in a loop that nothing can leave: block the instance and end the process (design 6)."""
+        try:
+            endings.block(self.lease, f"{type(error).__name__}: {error}")
+        except (Exception, LeaseLost):
+            logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)
+        sys.stderr.write(f"durableflow ends this process: {error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_STATUS)
+
+
+class ReplayLogger(LoggerAdapter[logging.Logger]):
+    """Silent while replaying, so that each line appears once (case OPS-02)."""
+
+    def __init__(self, execution: Execution) -> None:
+        claim = execution.claim
+        ids = {"workflow": claim.workflow, "instance_id": claim.instance_id, "run_number": claim.run_number}
+        super().__init__(logging.getLogger(f"durableflow.workflow.{claim.workflow}"), ids)
+        self._execution = execution
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  the name is logging's
+        """Whether a line of this level is written now."""
+        return not self._execution.is_replaying and super().isEnabledFor(level)
+
+
+def _without_result(notify: Any, pending: PendingEvent) -> None:
+    """``notify`` is for its effect: what it returns need not be storable."""
+    notify(pending)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _texts(item)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _texts(item)

@@ -1,0 +1,204 @@
+"""Executing a claim from its first line to its exit (design 4 "Executor exits", 6)."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import nullcontext
+from datetime import timedelta
+from typing import Any, Final
+
+from django.db import connections
+
+from durableflow.authoring.events import WorkflowEvent, freeze
+from durableflow.authoring.step import Step
+from durableflow.core import atomicity, codec, dispatch, failures, registry
+from durableflow.core.conf import get_settings
+from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
+from durableflow.engine import endings
+from durableflow.engine.execution import Execution
+from durableflow.engine.interception import PASS, Interceptor
+from durableflow.engine.lease import Claim
+from durableflow.engine.renewal import renewer
+from durableflow.engine.steps import load_journal
+from durableflow.engine.unwind import Block, Expire, GiveBack, LeaseLost, ProcessDied, Suspend
+
+logger = logging.getLogger("durableflow.engine")
+MAX_INTERRUPTIONS: Final = 10
+MAX_GIVE_BACKS: Final = 10
+HINT_WITHIN: Final = 1.5  # seconds: a broker looks once a second anyway
+
+
+def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True) -> None:
+    """Run a claimed instance until it suspends, ends, is blocked or given back, and let it go.
+
+    Whatever goes wrong with one instance stays with it (case CON-07). Raises KeyboardInterrupt and SystemExit after giving it back.
+    """
+    with renewer().holding(claim.lease) if renew else nullcontext():
+        try:
+            with atomicity.baseline():
+                _execute(claim, interceptor)
+        except LeaseLost:
+            logger.info(
+                "%s: the lease was lost; this execution's work is dropped",
+                claim.label,
+                extra={"instance": claim.lease.pk},
+            )
+        except ProcessDied:
+            raise
+        except Exception as error:
+            logger.exception("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk})
+            _block_after_failure(claim, error)
+    for connection in connections.all(initialized_only=True):
+        if connection.errors_occurred and not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
+
+
+def _block_after_failure(claim: Claim, error: Exception) -> None:
+    try:
+        endings.block(claim.lease, f"The engine failed: {type(error).__name__}: {error}")
+    except (Exception, LeaseLost):
+        logger.exception("%s could not be blocked; its lease will expire", claim.label)
+
+
+def _execute(claim: Claim, interceptor: Interceptor) -> None:
+    cls = registry.find(claim.workflow)
+    reason = _refusal(claim, cls)
+    if reason or cls is None:
+        endings.block(claim.lease, reason)
+        return
+    if claim.deadline_at is not None and claim.now >= claim.deadline_at:
+        error = WorkflowTimeout(
+            f"{claim.label} did not finish by {claim.deadline_at:%Y-%m-%d %H:%M:%S %Z} (max_duration)."
+        )
+        endings.fail(claim.lease, failures.describe(error), leftovers=True)
+        return
+    records = [] if claim.first else load_journal(claim.lease, claim.run_number)
+    try:
+        params = freeze(None if claim.params is None else codec.loads(claim.params))
+    except CodecError as unreadable:
+        endings.block(claim.lease, f"The params cannot be read: {unreadable}")
+        return
+    execution = Execution(claim, cls, records, interceptor)
+    event = WorkflowEvent(
+        params=params,
+        timestamp=claim.created,
+        instance_id=claim.instance_id,
+        workflow=claim.workflow,
+        run_number=claim.run_number,
+        scheduled_for=claim.scheduled_for,
+    )
+    try:
+        output = cls().run(event, Step(execution))
+        _check_end(execution)
+        text = codec.dumps(output, what=f"output of {claim.label}", max_bytes=get_settings().LIMITS.output)
+    except (ProcessDied, LeaseLost):
+        raise
+    except BaseException as raised:
+        _leave(execution, raised)
+    else:
+        endings.complete(claim.lease, text, leftovers=_leftovers(execution))
+
+
+def _refusal(claim: Claim, cls: type[Any] | None) -> str:
+    """Why this process must not run the instance, '' if it may."""
+    if cls is None:
+        known = ", ".join(registry.names()) or "none"
+        return f"No workflow is named {claim.workflow!r} here (known: {known}). Put its code back, or rename it back, and resume."
+    if claim.code_version > cls.options.version:
+        return f"It needs version {claim.code_version} of workflow {claim.workflow!r}; this worker has version {cls.options.version}. Deploy it and resume."
+    if claim.interruptions >= MAX_INTERRUPTIONS:
+        return f"Its worker was lost {claim.interruptions} times in a row without progress. See what kills the process, then resume."
+    if claim.give_backs >= MAX_GIVE_BACKS:
+        return f"It was given back {claim.give_backs} times in a row without progress. See what ends the process, then resume."
+    return ""
+
+
+def _check_end(execution: Execution) -> None:
+    """``run`` has returned. Was it allowed to?"""
+    replay = execution.replay
+    if replay.stop is not None or replay.refusal is not None:
+        return_after = SuspensionSwallowed(f"{replay.where}: run() returned although it was stopped.")
+        raise return_after
+    if block := atomicity.opened():
+        atomicity.abandon_opened()
+        raise InvalidDurableCall(f"run() of {replay.where} left {block} open: what it wrote there is rolled back.")
+    replay.check_end()
+
+
+def _leave(execution: Execution, raised: BaseException) -> None:
+    """``run`` ended with an exception: an unwinding of ours, an error, or a signal to stop."""
+    replay, claim = execution.replay, execution.claim
+    if atomicity.opened():
+        atomicity.abandon_opened()
+    stop = replay.stop
+    if stop is not None:
+        outcome = stop.outcome
+        if isinstance(outcome, Suspend) and raised is not stop:
+            outcome = Block(_swallowed(replay.where, outcome, raised))
+        _apply(execution, outcome)
+    elif replay.refusal is not None and not _contains(raised, replay.refusal):
+        endings.block(claim.lease, f"{type(replay.refusal).__name__}: {replay.refusal}")
+    elif isinstance(raised, KeyboardInterrupt | SystemExit | GeneratorExit):
+        endings.give_back(claim.lease, timedelta(seconds=1), count=True)
+        if not isinstance(raised, GeneratorExit):
+            raise raised
+    else:
+        _end_with_error(execution, raised)
+
+
+def _swallowed(where: str, outcome: Suspend, raised: BaseException) -> SuspensionSwallowed:
+    if isinstance(raised, SuspensionSwallowed):
+        detail = "but run() caught that and returned"
+    else:
+        detail = f"but run() raised {type(raised).__name__}: {raised} in its place"
+    error = SuspensionSwallowed(
+        f"{where} was suspended at {outcome.where}, {detail}. Catch Exception instead of BaseException, never use a bare except or a return in "
+        "finally, and raise again what is not yours."
+    )
+    error.__cause__ = raised
+    return error
+
+
+def _apply(execution: Execution, outcome: Any) -> None:
+    lease = execution.lease
+    if isinstance(outcome, Suspend):
+        seconds = endings.suspend(lease, outcome.wake_at)
+        if seconds is not None and seconds < HINT_WITHIN:
+            dispatch.hint(lease.using)
+    elif isinstance(outcome, Block):
+        endings.block(lease, f"{type(outcome.error).__name__}: {outcome.error}")
+    elif isinstance(outcome, Expire):
+        endings.fail(lease, failures.describe(outcome.error), leftovers=True)
+    elif isinstance(outcome, GiveBack):
+        endings.give_back(lease)
+        raise KeyboardInterrupt
+
+
+def _end_with_error(execution: Execution, raised: BaseException) -> None:
+    described = execution.describe(raised, None, sensitive=False)
+    found = [identity for error, identity in execution.errors if _contains(raised, error)]
+    if found:
+        described["step"] = found[-1].label
+        described["steps"] = [list(identity) for identity in found]
+    endings.fail(execution.lease, described, leftovers=_leftovers(execution))
+
+
+def _contains(raised: BaseException, wanted: BaseException) -> bool:
+    """Whether ``wanted`` is ``raised``, one of its causes or contexts, or a member of a group among them."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [raised]
+    while todo:
+        error = todo.pop()
+        if error is None or id(error) in seen:
+            continue
+        if error is wanted:
+            return True
+        seen.add(id(error))
+        todo += [error.__cause__, error.__context__]
+        if isinstance(error, BaseExceptionGroup):
+            todo += error.exceptions
+    return False
+
+
+def _leftovers(execution: Execution) -> bool:
+    return any(not record.finished for record in execution.replay.records.values())

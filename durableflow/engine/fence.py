@@ -1,0 +1,51 @@
+"""The fence: every executor write first takes the instance's row by its lease token (design 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from durableflow.core import clock
+from durableflow.core.transactions import write_transaction
+from durableflow.engine.lease import Lease
+from durableflow.engine.sql import INSTANCE, is_postgres, moment, run
+from durableflow.engine.unwind import LeaseLost
+
+# A lock that somebody holds for long must not hold the executor for ever. set_config() in the statement itself saves a round trip; the
+# condition on its value makes sure that it is evaluated before the row is locked.
+TIMEOUT: Final = "t AS MATERIALIZED (SELECT set_config('lock_timeout', '5s', true) AS v)"
+# A plain condition would be no fence: a zombie's insert could commit after the next claimer has read the journal. NO KEY, so that business
+# transactions may check foreign keys to the row meanwhile.
+LOCKED: Final = (
+    f"f AS (SELECT i.id, i.status, i.run_number FROM {INSTANCE} AS i, t WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL "
+    "FOR NO KEY UPDATE OF i)"
+)
+
+
+@dataclass(frozen=True)
+class Fence:
+    """What the locked row says: its status, and the database's clock under the lock."""
+
+    status: str
+    now: datetime
+
+
+@contextmanager
+def fenced(lease: Lease) -> Iterator[Fence]:
+    """A transaction that holds the instance's row as long as the lease is ours. Raises LeaseLost, then nothing is written."""
+    with write_transaction(lease.using):
+        if is_postgres(lease.using):
+            sql = f"WITH {TIMEOUT}, {LOCKED} SELECT status, {clock.postgres('clock')} FROM f"
+            rows = run(lease.using, sql, [lease.pk, lease.token])
+        else:
+            sql = f"SELECT status, %s FROM {INSTANCE} WHERE id = %s AND lease_token = %s"
+            rows = run(lease.using, sql, [clock.sqlite_text(clock.host_now()), lease.pk, lease.token])
+        if not rows:
+            raise LeaseLost(lease.label)
+        now = moment(rows[0][1])
+        if now is None:
+            raise RuntimeError("the database has no clock")
+        yield Fence(rows[0][0], now)

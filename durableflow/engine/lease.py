@@ -1,0 +1,90 @@
+"""What an executor holds while it runs an instance (design 4)."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Final
+from uuid import UUID
+
+from durableflow.core import clock
+from durableflow.core.conf import get_settings
+from durableflow.engine.unwind import LeaseLost
+
+_RANDOM: Final = random.SystemRandom()
+_owner: tuple[int, int] | None = None
+
+
+def new_token() -> int:
+    """A random number that nobody else has. It alone fences."""
+    return _RANDOM.getrandbits(62)
+
+
+def owner() -> int:
+    """The random name of this process (pid and host mean nothing in containers)."""
+    global _owner
+    pid = os.getpid()
+    if _owner is None or _owner[0] != pid:
+        _owner = (pid, new_token())
+    return _owner[1]
+
+
+@dataclass
+class Lease:
+    """One claim. ``renewed`` is on the monotonic clock; ``lost`` is set by the renewal when somebody else owns the instance."""
+
+    using: str
+    pk: int
+    token: int
+    label: str
+    renewed: float = field(default_factory=time.monotonic)
+    lost: bool = False
+
+    def require(self) -> None:
+        """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance already."""
+        if self.lost or time.monotonic() - self.renewed > get_settings().LEASE:
+            raise LeaseLost(self.label)
+
+
+@dataclass(kw_only=True)
+class Claim:
+    """A claimed instance: all that an execution needs to begin.
+
+    ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else None.
+    """
+
+    lease: Lease
+    workflow: str
+    instance_id: str
+    run_number: int
+    execution: int
+    seed: UUID
+    params: str | None
+    created: datetime
+    scheduled_for: datetime | None
+    deadline_at: datetime | None
+    created_by_id: object
+    code_version: int
+    interruptions: int
+    give_backs: int
+    now: datetime
+    lost_token: int | None
+    _taken: float = field(default_factory=time.monotonic)
+
+    @property
+    def label(self) -> str:
+        """``checkout/order-42``."""
+        return self.lease.label
+
+    def db_now(self) -> datetime:
+        """The database's clock, by this process's monotonic clock since the claim: good enough to look, never what is written."""
+        stopped = clock.stopped()
+        return stopped or self.now + timedelta(seconds=time.monotonic() - self._taken)
+
+    @property
+    def first(self) -> bool:
+        """Whether nobody has executed this instance before, so that it has no journal."""
+        return self.execution == 1

@@ -1,0 +1,47 @@
+"""Infrastructure errors in engine transactions are tried again until the lease is lost; they never count as attempts (design 4)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+from django.db import InterfaceError, OperationalError, connections
+
+from durableflow.engine.lease import Lease
+
+logger = logging.getLogger("durableflow.engine")
+P = ParamSpec("P")
+R = TypeVar("R")
+FIRST_PAUSE: Final = 0.05
+LAST_PAUSE: Final = 1.0
+
+
+def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[Lease, P], R]:
+    """Repeat a write of a lease's holder while the database is away, locked or restarting.
+
+    Raises LeaseLost once the lease is over. Inside an open transaction (an atomic step, a test) the error goes through: that transaction is
+    lost as a whole.
+    """
+
+    def repeated(lease: Lease, *args: P.args, **kwargs: P.kwargs) -> R:
+        pause = FIRST_PAUSE
+        while True:
+            lease.require()
+            try:
+                return write(lease, *args, **kwargs)
+            except (OperationalError, InterfaceError) as error:
+                connection = connections[lease.using]
+                if connection.in_atomic_block:
+                    raise
+                logger.warning(
+                    "%s: a write failed and is tried again: %s", lease.label, error, extra={"instance": lease.pk}
+                )
+                connection.close_if_unusable_or_obsolete()
+            time.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE)
+
+    repeated.__name__ = getattr(write, "__name__", "repeated")
+    repeated.__doc__ = write.__doc__
+    return repeated

@@ -1,0 +1,50 @@
+"""Who is named in an approval (design 5, 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib.auth import get_user_model
+from django.contrib.auth.models import Group
+
+from durableflow.authoring.calls import ApprovalCall
+from durableflow.core.exceptions import InvalidConfig
+from durableflow.engine.lease import Claim, Lease
+
+
+@dataclass(frozen=True)
+class People:
+    """The users and groups of an approval, looked up."""
+
+    users: list[Any]
+    groups: list[Any]
+
+
+def look_up_people(lease: Lease, claim: Claim, call: ApprovalCall) -> People:
+    """Find who is named; raises InvalidConfig for unknown ones, and for ``allow_requester=False`` without a creator (design 5)."""
+    if not call.allow_requester and claim.created_by_id is None:
+        raise InvalidConfig(
+            f"{claim.label}: step {call.name!r} bars the requester, but nobody is known to have started it. Give created_by at create().",
+            step=call.name,
+            field="allow_requester",
+        )
+    keys = [getattr(user, "pk", user) for user in call.users]
+    users = list(get_user_model()._default_manager.using(lease.using).filter(pk__in=keys))
+    missing = {str(key) for key in keys} - {str(user.pk) for user in users}
+    if missing:
+        raise InvalidConfig(
+            f"{claim.label}: step {call.name!r}: there is no user {', '.join(sorted(missing))}.",
+            step=call.name,
+            field="users",
+        )
+    names = [getattr(group, "name", group) for group in call.groups]
+    groups = list(Group.objects.using(lease.using).filter(name__in=names))
+    unknown = {str(name) for name in names} - {group.name for group in groups}
+    if unknown:
+        raise InvalidConfig(
+            f"{claim.label}: step {call.name!r}: there is no group {', '.join(sorted(unknown))}. Create it first.",
+            step=call.name,
+            field="groups",
+        )
+    return People(users, groups)

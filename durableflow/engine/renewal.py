@@ -1,0 +1,117 @@
+"""Renewing the leases of a process: one statement for all of them, every sixth of a lease (design 4, "Renewal")."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Final
+
+from django.db import Error, connections
+
+from durableflow.core import clock
+from durableflow.core.conf import get_settings
+from durableflow.core.transactions import write_transaction
+from durableflow.engine.lease import Lease
+from durableflow.engine.sql import INSTANCE, is_postgres, run
+
+logger = logging.getLogger("durableflow.engine")
+SHARE: Final = 6
+RETRY: Final = 1.0
+
+
+class Renewer:
+    """The thread that renews; it starts with the first lease of a process and lives as long as the process."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._held: dict[int, Lease] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._work, name="durableflow-renewal", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def holding(self, lease: Lease) -> Iterator[None]:
+        """Renew ``lease`` as long as the block runs."""
+        with self._lock:
+            self._held[lease.token] = lease
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held.pop(lease.token, None)
+
+    def _work(self) -> None:
+        pause = get_settings().LEASE / SHARE
+        while True:
+            time.sleep(pause)
+            pause = get_settings().LEASE / SHARE
+            with self._lock:
+                held = list(self._held.values())
+            try:
+                if held:
+                    renew(held)
+            except Error as error:
+                logger.warning("Leases could not be renewed and are tried again: %s", error)
+                connections.close_all()
+                pause = RETRY
+
+
+def renew(leases: list[Lease]) -> None:
+    """Move the ends of these leases; one that nobody knows any more is marked lost. A row that somebody holds is left to the next beat."""
+    for using in {lease.using for lease in leases}:
+        _renew(using, [lease for lease in leases if lease.using == using])
+
+
+def _renew(using: str, leases: list[Lease]) -> None:
+    before = time.monotonic()
+    length = float(get_settings().LEASE)
+    if is_postgres(using):
+        rows = run(
+            using,
+            f"""WITH held AS (
+                SELECT i.id FROM {INSTANCE} AS i JOIN unnest(%s::bigint[], %s::bigint[]) AS h (id, token)
+                ON h.id = i.id AND h.token = i.lease_token FOR NO KEY UPDATE OF i SKIP LOCKED)
+            UPDATE {INSTANCE} AS i SET wake_at = {clock.postgres("clock")} + make_interval(secs => %s), suspect = false
+            FROM held WHERE i.id = held.id RETURNING i.lease_token""",
+            [[lease.pk for lease in leases], [lease.token for lease in leases], length],
+        )
+        renewed = {row[0] for row in rows}
+    else:
+        renewed = set()
+        with write_transaction(using):
+            end = clock.sqlite_text(clock.host_now() + timedelta(seconds=length))
+            for lease in leases:
+                sql = f"UPDATE {INSTANCE} SET wake_at = %s, suspect = 0 WHERE id = %s AND lease_token = %s RETURNING lease_token"
+                renewed.update(row[0] for row in run(using, sql, [end, lease.pk, lease.token]))
+    for lease in leases:
+        if lease.token in renewed:
+            lease.renewed = before
+    _mark_lost(using, [lease for lease in leases if lease.token not in renewed])
+
+
+def _mark_lost(using: str, missing: list[Lease]) -> None:
+    if not missing:
+        return
+    marks = ", ".join(["%s"] * len(missing))
+    rows = run(using, f"SELECT lease_token FROM {INSTANCE} WHERE id IN ({marks})", [lease.pk for lease in missing])
+    alive = {row[0] for row in rows}
+    for lease in missing:
+        lease.lost = lease.token not in alive
+
+
+_renewer: Renewer | None = None
+_starting = threading.Lock()
+
+
+def renewer() -> Renewer:
+    """This process's renewer; a new one after a fork, because threads do not survive it."""
+    global _renewer
+    with _starting:
+        if _renewer is None or _renewer.pid != os.getpid():
+            _renewer = Renewer()
+        return _renewer

@@ -1,0 +1,230 @@
+"""The replay core: identity, determinism and the sticky rules of suspension (design 6). Pure Python: neither Django nor storage.
+
+One ``Replay`` belongs to one execution. Each durable call *enters* (is it allowed here? what is its identity?) and then *meets* its record, if
+there is one. What then happens (return, raise, execute, suspend) is the executor's. Scopes are the branches of parallel work; the root has the
+name ''.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from durableflow.core.exceptions import InvalidDurableCall, NonDeterminismError, SuspensionSwallowed
+from durableflow.engine.journal import NOTIFY, Identity, Record
+from durableflow.engine.unwind import Block, Suspend, Unwind
+
+MAX_REFUSED_CALLS: Final = 100
+
+
+class Scope:
+    """One branch: which calls it has made, and which records it has not met yet."""
+
+    def __init__(self, name: str, owner: int, records: Iterable[Record]) -> None:
+        self.name = name
+        self.owner = owner
+        self.busy: Identity | None = None
+        self.counts: dict[tuple[str, str], int] = {}
+        self.ids = 0
+        self.unmet = 0
+        self._by_execution: dict[int, list[Record]] = {}
+        self._position: dict[int, int] = {}
+        self._kinds: dict[tuple[str, int], list[Record]] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take a recorded call into account; records come in the order of their ``seq``."""
+        identity = record.identity
+        if identity.kind != NOTIFY:
+            self._kinds.setdefault((identity.name, identity.count), []).append(record)
+            if not record.freed:
+                self._by_execution.setdefault(record.execution, []).append(record)
+                self.unmet += 1
+
+    def reserve(self, kind: str, name: str) -> Identity:
+        """The identity of the next call of this kind and name."""
+        count = self.counts.get((kind, name), 0) + 1
+        self.counts[kind, name] = count
+        return Identity(self.name, kind, name, count)
+
+    def other_kind(self, identity: Identity) -> Record | None:
+        """An unmet record under the same name and count but of another kind: the program was changed there (case ENG-04)."""
+        for record in self._kinds.get((identity.name, identity.count), ()):
+            if not record.met and not record.freed and record.identity.kind != identity.kind:
+                return record
+        return None
+
+    def mark_met(self, record: Record) -> Record | None:
+        """Mark it met; return the record that should have been met before it, if the program skipped one.
+
+        Only records of one execution are compared: they were started in this order by one and the same code.
+        """
+        if record.met:
+            return None
+        record.met = True
+        if record.freed:
+            return None
+        self.unmet -= 1
+        rows = self._by_execution[record.execution]
+        position = self._position.get(record.execution, 0)
+        while position < len(rows) and rows[position].met and rows[position] is not record:
+            position += 1
+        self._position[record.execution] = position
+        return None if rows[position] is record else rows[position]
+
+    def first_unmet(self) -> Record | None:
+        """The earliest record that this replay has not met."""
+        rows = [row for rows in self._by_execution.values() for row in rows if not row.met]
+        return min(rows, key=lambda row: row.seq, default=None)
+
+
+class Replay:
+    """The journal of one run, met by one execution.
+
+    ``where``: how messages name the instance. ``open_block``: names what transaction is open where none may be, '' if none. ``give_up``: called
+    when user code swallows the suspension for ever; it must not return.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        where: str,
+        owner: int,
+        open_block: Callable[[], str] = lambda: "",
+        thread: Callable[[], int] = lambda: 0,
+        give_up: Callable[[Exception], None] = lambda error: None,
+    ) -> None:
+        self.records: dict[Identity, Record] = {}
+        self.where = where
+        self.stop: Unwind | None = None
+        self.refusal: InvalidDurableCall | None = None
+        self.refused_calls = 0
+        self._open_block, self._thread, self._give_up = open_block, thread, give_up
+        ordered = sorted(records, key=lambda record: record.seq)
+        self.records = {record.identity: record for record in ordered}
+        self.next_seq = ordered[-1].seq + 1 if ordered else 1
+        self.root = Scope("", owner, (record for record in ordered if not record.identity.scope))
+
+    # Entering ---------------------------------------------------------------------------------------------------------
+
+    def enter(self, scope: Scope, kind: str, name: str) -> Identity:
+        """Check that a durable call is possible here and reserve its identity.
+
+        Raises the sticky Unwind once the execution is stopping, InvalidDurableCall (sticky too) for a call from inside a body, from a thread
+        that is not the scope's, or around an open transaction.
+        """
+        self.guard(scope, f"{kind} {name!r}")
+        return scope.reserve(kind, name)
+
+    def guard(self, scope: Scope, call: str) -> None:
+        """The checks of ``enter`` for a call that has no identity of its own."""
+        if self.stop is not None:
+            self._again(call)
+        if self.refusal is not None:
+            raise self.refusal
+        if scope.busy is not None:
+            self.refuse(
+                f"{call} was called inside the body of step {scope.busy.label!r} of {self.where}. A body cannot make durable calls: "
+                "move the call to run(), after the step."
+            )
+        if self._thread() != scope.owner:
+            self.refuse(
+                f"{call} of {self.where} was called from another thread. Durable calls belong to the thread that runs run()."
+            )
+        if block := self._open_block():
+            self.refuse(
+                f"{call} of {self.where} was called inside {block}. A suspension would roll that back: end the block before the call, or put "
+                "it into a step's body."
+            )
+
+    def refuse(self, message: str) -> None:
+        """Refuse a call; the refusal is sticky, so that catching it does not help."""
+        self.refusal = InvalidDurableCall(message)
+        raise self.refusal
+
+    def _again(self, call: str) -> None:
+        """A durable call while the execution is stopping: from a ``finally`` it is unwound again, else the suspension was swallowed."""
+        stop = self.stop
+        assert stop is not None  # noqa: S101
+        self.refused_calls += 1
+        if isinstance(stop.outcome, Suspend) and not _in_flight(stop):
+            error = SuspensionSwallowed(
+                f"{self.where} was suspended at {stop.outcome.where}, but run() caught that and went on to {call}. Catch Exception instead of "
+                "BaseException, never use a bare except, and raise again what is not yours."
+            )
+            stop = self.stop = Unwind(Block(error))
+        if self.refused_calls > MAX_REFUSED_CALLS:
+            self._give_up(stop.outcome.error if isinstance(stop.outcome, Block) else SuspensionSwallowed(str(stop)))
+        raise stop
+
+    # Meeting ----------------------------------------------------------------------------------------------------------
+
+    def meet(self, scope: Scope, identity: Identity) -> Record | None:
+        """The record of this call, or None if it is new. Raises Unwind(Block(NonDeterminismError)) when the program has changed."""
+        record = self.records.get(identity)
+        if record is None:
+            other = scope.other_kind(identity)
+            if other is not None:
+                self.halt(
+                    NonDeterminismError(
+                        f"{self.where} is recorded with {other.identity.kind} {identity.label!r}, but run() now calls {identity.kind} "
+                        f"{identity.label!r}. Give the new call another name, or put the old code back, and resume the instance."
+                    )
+                )
+            return None
+        skipped = scope.mark_met(record)
+        if skipped is not None:
+            self.halt(
+                NonDeterminismError(
+                    f"{self.where} is recorded with {skipped.identity.kind} {skipped.identity.label!r} before {identity.kind} "
+                    f"{identity.label!r}, but run() did not call it this time. Steps must not depend on the clock, on random numbers or on "
+                    "anything else that is not recorded; put such a value into a step, or put the old code back, and resume the instance."
+                )
+            )
+        return record
+
+    def started(self, identity: Identity, execution: int, run_number: int) -> Record:
+        """A new record in memory, met by the call that makes it."""
+        record = Record(identity, self.next_seq, execution, run_number, "started", met=True)
+        self.next_seq += 1
+        self.records[identity] = record
+        return record
+
+    def halt(self, error: Exception) -> None:
+        """Stop the execution and leave the instance to a person."""
+        self.unwind(Unwind(Block(error)))
+
+    def unwind(self, stop: Unwind) -> None:
+        """Stop the execution; from now on every durable call raises the same."""
+        self.stop = stop
+        raise stop
+
+    def replaying(self, scope: Scope) -> bool:
+        """Whether the journal holds a record of this scope that this execution has not met yet (case OPS-02)."""
+        return scope.unmet > 0
+
+    def check_end(self) -> None:
+        """``run`` has returned: every record of the root must have been met (case ENG-08). Raises Unwind(Block(NonDeterminismError))."""
+        missed = self.root.first_unmet()
+        if missed is not None:
+            self.halt(
+                NonDeterminismError(
+                    f"run() of {self.where} has returned, but {missed.identity.kind} {missed.identity.label!r} is recorded and was not called "
+                    "this time. Put the old code back, or branch on recorded values only, and resume the instance."
+                )
+            )
+
+
+def _in_flight(stop: BaseException) -> bool:
+    """Whether ``stop`` is still being raised: we are in a ``finally`` or an ``except`` block below it."""
+    error = sys.exc_info()[1]
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if error is stop:
+            return True
+        seen.add(id(error))
+        error = error.__context__
+    return False

@@ -1,0 +1,99 @@
+"""How engine statements are sent: prepared, on the driver's cursor over Django's own connection (design 4, "SQL path").
+
+The same connection, so that ``atomic()``, savepoints and broken-transaction rules hold. Where queries are logged or wrapped, or PREPARE is off,
+Django's cursor is used instead, so that debug toolbars, tracing and query guards see everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any
+
+from django.db import NotSupportedError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from durableflow.core.conf import get_settings
+from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord, WorkflowInstance
+
+INSTANCE = WorkflowInstance._meta.db_table
+STEP = StepRecord._meta.db_table
+HISTORY = HistoryEntry._meta.db_table
+PENDING = PendingEvent._meta.db_table
+SENT = SentEvent._meta.db_table
+
+Rows = list[tuple[Any, ...]]
+
+
+def run(using: str, sql: str, params: Sequence[Any] = ()) -> Rows:
+    """Execute one statement with ``%s`` marks and return its rows ([] if it gives none). Raises ``django.db`` errors."""
+    connection = connections[using]
+    connection.ensure_connection()
+    if connection.needs_rollback:
+        connection.validate_no_broken_transaction()
+    if connection.queries_logged or connection.execute_wrappers:
+        return _django(connection, sql, params)
+    if connection.vendor == "sqlite":
+        return _sqlite(connection, sql, params)
+    if not get_settings().PREPARE:
+        return _django(connection, sql, params)
+    try:
+        return _postgres(connection, sql, params)
+    except NotSupportedError:
+        # "cached plan must not change result type": a migration ran under us. A new connection has no stale plans.
+        if connection.in_atomic_block:
+            raise
+        connection.close()
+        connection.ensure_connection()
+        return _postgres(connection, sql, params)
+
+
+def _django(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> Rows:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, params)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+def _postgres(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> Rows:
+    raw = connection.connection
+    cursor = _cursor_class()(raw)
+    # Django switches preparing off for its connection; ORM statements must stay as they are.
+    threshold, raw.prepare_threshold = raw.prepare_threshold, 0
+    try:
+        with connection.wrap_database_errors:
+            cursor.execute(sql, params, prepare=True)
+            return cursor.fetchall() if cursor.description else []
+    finally:
+        raw.prepare_threshold = threshold
+
+
+@lru_cache(maxsize=1)
+def _cursor_class() -> Any:
+    from psycopg import Cursor
+
+    return Cursor
+
+
+def _sqlite(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> Rows:
+    with connection.wrap_database_errors:
+        cursor = connection.connection.execute(_question_marks(sql), params)
+        return list(cursor.fetchall()) if cursor.description else []
+
+
+@lru_cache(maxsize=512)
+def _question_marks(sql: str) -> str:
+    return sql.replace("%s", "?")
+
+
+def is_postgres(using: str) -> bool:
+    """Whether the tables of ``using`` are on PostgreSQL."""
+    return connections[using].vendor == "postgresql"
+
+
+def moment(value: Any) -> datetime | None:
+    """A timestamp as a driver gives it, as an aware datetime in UTC (SQLite gives text without a zone)."""
+    if value is None or (isinstance(value, datetime) and value.tzinfo is not None):
+        return value
+    parsed = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+    return parsed.replace(tzinfo=UTC)

@@ -1,0 +1,193 @@
+"""Writing step records: one fenced statement on PostgreSQL, one short transaction on SQLite (design 4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, Final
+
+from durableflow.core import clock, codec
+from durableflow.core.transactions import write_transaction
+from durableflow.engine.fence import LOCKED, TIMEOUT
+from durableflow.engine.journal import FINISHED, Identity, Record
+from durableflow.engine.lease import Lease
+from durableflow.engine.patience import patient
+from durableflow.engine.sql import HISTORY, INSTANCE, STEP, is_postgres, moment, run
+from durableflow.engine.unwind import LeaseLost
+
+_COLUMNS: Final = (
+    "instance_id, run_number, scope, kind, name, count, seq, execution, key_run, status, sensitive, config, output, error, attempts, "
+    "attempts_before_retry, freed, wake_at, token, started, finished, rollback_status, rollback_attempts"
+)
+_UPSERT: Final = f"""
+    ON CONFLICT (instance_id, run_number, scope, kind, name, count) DO UPDATE SET
+        status = excluded.status, config = COALESCE({STEP}.config, excluded.config), output = excluded.output, error = excluded.error,
+        attempts = excluded.attempts, wake_at = excluded.wake_at, token = excluded.token,
+        started = COALESCE({STEP}.started, excluded.started), finished = excluded.finished
+    WHERE {STEP}.status IN ('pending', 'started') RETURNING id, wake_at"""
+_ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_name, via, reason, at"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A history entry that goes with a write: its type and data."""
+
+    type: str
+    data: Any = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepWrite:
+    """What to write of a record. ``wake_in`` seconds from the database's now, or ``wake_at``; ``unshaken`` clears the count of
+    interruptions, because the instance has made progress."""
+
+    record: Record
+    run_number: int
+    started: datetime | None
+    entries: tuple[Entry, ...] = ()
+    wake_in: float | None = None
+    wake_at: datetime | None = None
+    unshaken: bool = False
+
+
+@patient
+def write_step(lease: Lease, write: StepWrite) -> datetime | None:
+    """Write a record with its history as the lease's holder; returns its ``wake_at``.
+
+    A finished row is never touched: a write that is repeated after a lost answer and finds its own token has succeeded. Raises LeaseLost.
+    """
+    if is_postgres(lease.using):
+        rows = run(
+            lease.using,
+            _postgres_sql(len(write.entries), write.unshaken, clock.postgres("clock")),
+            _postgres_params(lease, write),
+        )
+        if not rows:
+            raise LeaseLost(lease.label)
+        written = rows[0]
+    else:
+        written = _write_sqlite(lease, write)
+    if written[1] is None:
+        _require_own(lease, write)
+    return moment(written[2])
+
+
+def _values(lease: Lease, write: StepWrite) -> list[Any]:
+    record = write.record
+    identity = record.identity
+    return [
+        write.run_number, identity.scope, identity.kind, identity.name, identity.count, record.seq, record.execution, record.key_run,
+        record.status, record.sensitive, record.config, record.output, record.error, record.attempts, record.attempts_before_retry,
+        record.freed,
+    ]  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _postgres_sql(entries: int, unshaken: bool, now: str) -> str:
+    values = ", ".join(["(%s::text, %s::text)"] * entries)
+    history = (
+        f""", h AS (INSERT INTO {HISTORY} ({_ENTRY_COLUMNS})
+            SELECT f.id, f.run_number, e.type, %s, %s, e.data, '', 'engine', '', {now}
+            FROM f, s, (VALUES {values}) AS e (type, data))"""
+        if entries
+        else ""
+    )
+    calm = (
+        f", c AS (UPDATE {INSTANCE} AS i SET interruptions = 0, give_backs = 0 FROM f WHERE i.id = f.id)"
+        if unshaken
+        else ""
+    )
+    return f"""
+        WITH {TIMEOUT}, {LOCKED}, s AS (
+            INSERT INTO {STEP} ({_COLUMNS})
+            SELECT f.id, %s::int, %s::text, %s::text, %s::text, %s::int, %s::int, %s::int, %s::int, %s::text, %s::bool, %s::text,
+                %s::text, %s::text, %s::int, %s::int, %s::bool,
+                COALESCE(%s::timestamptz, {now} + make_interval(secs => %s::float8)), %s::bigint, %s::timestamptz,
+                CASE WHEN %s::bool THEN {now} END, '', 0
+            FROM f {_UPSERT.replace("RETURNING id", f"RETURNING {STEP}.id")}
+        ){history}{calm}
+        SELECT f.status, s.id, s.wake_at FROM f LEFT JOIN s ON true"""
+
+
+def _postgres_params(lease: Lease, write: StepWrite) -> list[Any]:
+    record = write.record
+    params: list[Any] = [lease.pk, lease.token, *_values(lease, write)]
+    params += [write.wake_at, write.wake_in, lease.token, write.started, record.status in FINISHED]
+    if write.entries:
+        params += [record.identity.kind, record.identity.label]
+        for entry in write.entries:
+            params += [entry.type, _text(entry.data)]
+    return params
+
+
+def _text(data: Any) -> str | None:
+    return None if data is None else codec.dumps(data, what="history")
+
+
+def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
+    record = write.record
+    with write_transaction(lease.using):
+        fence = run(
+            lease.using, f"SELECT status FROM {INSTANCE} WHERE id = %s AND lease_token = %s", [lease.pk, lease.token]
+        )
+        if not fence:
+            raise LeaseLost(lease.label)
+        now = clock.host_now()
+        wake = write.wake_at or (None if write.wake_in is None else now + timedelta(seconds=write.wake_in))
+        values = [lease.pk, *_values(lease, write), _stamp(wake), lease.token, _stamp(write.started)]
+        values += [clock.sqlite_text(now) if record.status in FINISHED else None, "", 0]
+        marks = ", ".join(["%s"] * len(values))
+        rows = run(lease.using, f"INSERT INTO {STEP} ({_COLUMNS}) VALUES ({marks}) {_UPSERT}", values)
+        if not rows:
+            return (fence[0][0], None, None)
+        for entry in write.entries:
+            run(lease.using, _SQLITE_ENTRY, _entry_values(lease, write, entry, now))
+        if write.unshaken:
+            run(lease.using, f"UPDATE {INSTANCE} SET interruptions = 0, give_backs = 0 WHERE id = %s", [lease.pk])
+        return (fence[0][0], *rows[0])
+
+
+_SQLITE_ENTRY: Final = f"INSERT INTO {HISTORY} ({_ENTRY_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, '', 'engine', '', %s)"
+
+
+def _entry_values(lease: Lease, write: StepWrite, entry: Entry, now: datetime) -> list[Any]:
+    identity = write.record.identity
+    return [
+        lease.pk, write.run_number, entry.type, identity.kind, identity.label, _text(entry.data), clock.sqlite_text(now),
+    ]  # fmt: skip
+
+
+def _stamp(value: datetime | None) -> str | None:
+    return None if value is None else clock.sqlite_text(value)
+
+
+def _require_own(lease: Lease, write: StepWrite) -> None:
+    """The row was finished already: by this very write, whose answer was lost, or by somebody else."""
+    identity = write.record.identity
+    rows = run(
+        lease.using,
+        f"SELECT token FROM {STEP} WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s AND count = %s",
+        [lease.pk, write.run_number, *identity],
+    )
+    if not rows or rows[0][0] != lease.token:
+        raise LeaseLost(lease.label)
+
+
+def load_journal(lease: Lease, run_number: int) -> list[Record]:
+    """All records of a run, in one query (case OPS-01)."""
+    return _load(lease, run_number)
+
+
+@patient
+def _load(lease: Lease, run_number: int) -> list[Record]:
+    rows = run(
+        lease.using,
+        f"""SELECT scope, kind, name, count, seq, execution, key_run, status, sensitive, config, output, error, attempts,
+            attempts_before_retry, freed, wake_at, token FROM {STEP} WHERE instance_id = %s AND run_number = %s ORDER BY seq""",
+        [lease.pk, run_number],
+    )
+    return [
+        Record(Identity(*row[:4]), *row[4:8], bool(row[8]), *row[9:14], bool(row[14]), moment(row[15]), row[16])
+        for row in rows
+    ]

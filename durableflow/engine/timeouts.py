@@ -1,0 +1,99 @@
+"""The time limit of one attempt (design 6, "Timeouts").
+
+In the main thread a repeating alarm raises in the body; it fires again each second, so a body that catches the first one is interrupted again.
+An alarm that somebody else has set (django-q2's own) keeps its remaining time. In other threads a body cannot be interrupted from outside: it
+runs to its end, and then counts as timed out.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final, TypeVar
+
+from django.db import connections
+
+from durableflow.core import atomicity
+
+AGAIN: Final = 1.0
+T = TypeVar("T")
+
+
+class DeadlineReached(BaseException):
+    """Raised inside a body by the alarm. A BaseException, so that ``except Exception`` cannot swallow it."""
+
+
+class Deadline:
+    """Runs a function for at most ``seconds``. ``expired`` tells whether the time was over, also when the function swallowed the
+    interruption: then its value must be discarded (case RET-04)."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.expired = False
+        self._active = False
+        self._alarm = threading.current_thread() is threading.main_thread()
+
+    def run(self, body: Callable[[], T]) -> T | None:
+        """The value of ``body()``; None after an interruption. Errors of the body go through."""
+        self._began = time.monotonic()
+        try:
+            self._arm()
+            try:
+                return body()
+            finally:
+                self._active = False
+        except DeadlineReached:  # also one that hits between the body's return and the line above
+            self.expired = True
+            return None
+        finally:
+            self._active = False  # first the flag, then the timer: an alarm in between does nothing
+            self._restore()
+
+    def _arm(self) -> None:
+        if not self._alarm:
+            return
+        self._outer = signal.getsignal(signal.SIGALRM)
+        self._outer_left, self._outer_interval = signal.getitimer(signal.ITIMER_REAL)
+        self._outer_first = 0 < self._outer_left <= self.seconds
+        self._active = True
+        signal.signal(signal.SIGALRM, self._fire)
+        signal.setitimer(signal.ITIMER_REAL, self._outer_left if self._outer_first else self.seconds, AGAIN)
+
+    def _fire(self, number: int, frame: FrameType | None) -> Any:
+        if not self._active:
+            return None
+        if self._outer_first and not self.expired and callable(self._outer):
+            return self._outer(number, frame)
+        self.expired = True
+        raise DeadlineReached
+
+    def _restore(self) -> None:
+        if not self._alarm:
+            self.expired = time.monotonic() - self._began > self.seconds
+            return
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, self._outer if self._outer is not None else signal.SIG_DFL)
+        if self._outer_left:
+            left = self._outer_left - (time.monotonic() - self._began)
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, left), self._outer_interval)
+
+
+def clean_connections() -> None:
+    """After an interruption: a connection that is in the middle of a query is cancelled and closed, an open block is rolled back.
+
+    psycopg leaves an interrupted query running and the connection ACTIVE, and the next statement would fail.
+    """
+    for connection in connections.all(initialized_only=True):
+        raw = connection.connection
+        if raw is None or connection.vendor != "postgresql" or raw.closed:
+            continue
+        if raw.info.transaction_status.name == "ACTIVE":
+            try:
+                raw.cancel_safe(timeout=1)
+            except Exception:  # noqa: S110  the connection is closed in any case
+                pass
+            atomicity.drop(connection)
+    atomicity.abandon_opened()

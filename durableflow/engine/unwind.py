@@ -1,0 +1,52 @@
+"""How the engine leaves user code, and what it does then. Pure Python."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Suspend:
+    """Park the instance until ``wake_at`` (None: until an event)."""
+
+    wake_at: datetime | None
+    where: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Stop for a person, with the reason; nothing is ended (design 6, "Engine failures")."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class Expire:
+    """``max_duration`` is over: the instance ends without telling ``run``."""
+
+    error: Exception
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """The process must stop: the instance is queued again, nothing is charged."""
+
+
+Outcome = Suspend | Block | Expire | GiveBack
+
+
+class Unwind(BaseException):
+    """Unwinds ``run``. A BaseException, so that ``except Exception`` in user code cannot catch it (case ENG-02)."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"durableflow leaves the workflow here: {outcome}")
+        self.outcome = outcome
+
+
+class LeaseLost(BaseException):
+    """Another executor owns the instance, or nobody does: drop the work, write nothing (design 4, "Fence")."""
+
+
+class ProcessDied(BaseException):
+    """The testing kit's crash: from here on nothing is written, as if the process were gone."""
