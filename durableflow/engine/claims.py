@@ -23,7 +23,7 @@ _COLUMNS: Final = (
 )
 _SET: Final = (
     "status = 'running', claim_class = 2 * priority, woken = {false}, suspect = {false}, hold = '', execution = execution + 1, "
-    "interruptions = interruptions + CASE WHEN lease_token IS NULL THEN 0 ELSE 1 END"
+    "interruptions = interruptions + CASE WHEN {row}lease_token IS NULL THEN 0 ELSE 1 END"
 )
 
 
@@ -77,7 +77,7 @@ def _claim_postgres(using: str, limit: int, oldest: bool) -> Rows:
                 ORDER BY wake_at LIMIT {probe} FOR NO KEY UPDATE SKIP LOCKED
             ) AS x {order}
         ), taken AS (
-            UPDATE {INSTANCE} AS i SET {_SET.format(false="false")}, lease_token = %s + i.id, owner = %s,
+            UPDATE {INSTANCE} AS i SET {_SET.format(false="false", row="i.")}, lease_token = %s + i.id, owner = %s,
                 wake_at = {now} + make_interval(secs => %s), started = COALESCE(i.started, {now})
             FROM due WHERE i.id = due.id
             RETURNING {", ".join(f"i.{name}" for name in _COLUMNS.split(", "))}, i.lease_token, due.lease_token, {now}
@@ -102,7 +102,7 @@ def _claim_sqlite(using: str, limit: int, oldest: bool) -> Rows:
         for pk, lost_token in _due_sqlite(using, limit, oldest, text):
             token = new_token()
             sql = f"""
-                UPDATE {INSTANCE} SET {_SET.format(false="0")}, lease_token = %s, owner = %s, wake_at = %s, started = COALESCE(started, %s)
+                UPDATE {INSTANCE} SET {_SET.format(false="0", row="")}, lease_token = %s, owner = %s, wake_at = %s, started = COALESCE(started, %s)
                 WHERE id = %s RETURNING {_COLUMNS}"""
             (row,) = run(using, sql, [token, owner(), end, text, pk])
             if row[4] == 1:
