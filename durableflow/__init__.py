@@ -1,6 +1,7 @@
 """Durable multi-step workflows for Django: plain Python, checkpointed in the project's own database.
 
-The public names are resolved when they are used (PEP 562), so that this package can be imported before the app registry is ready.
+The public names are resolved when they are used (PEP 562), so that this package can be imported before the app registry
+is ready.
 """
 
 from __future__ import annotations

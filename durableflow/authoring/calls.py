@@ -83,7 +83,8 @@ class SleepUntilCall(Call):
 
 @dataclass(frozen=True, kw_only=True)
 class WaitCall(Call):
-    """``step.wait_for_event`` and, through its subclass, ``step.wait_for_approval``. ``timeout``: None for ever, DEFAULT the setting."""
+    """``step.wait_for_event`` and, through its subclass, ``step.wait_for_approval``. ``timeout``: None for ever,
+    DEFAULT the setting."""
 
     kind: ClassVar[str] = StepKind.WAIT_FOR_EVENT.value
     types: tuple[str, ...] = ()
@@ -116,7 +117,8 @@ class NowCall(Call):
 def do_call(
     name: str, fn: Callable[..., Any], args: tuple[Any, ...], retries: Any, timeout: Any, sensitive: bool, atomic: bool
 ) -> DoCall:
-    """Check the options of ``step.do`` and make the call of them. Raises InvalidConfig that names step and field, ValueError for the name."""
+    """Check the options of ``step.do`` and make the call of them. Raises InvalidConfig that names step and field,
+    ValueError for the name."""
     check_step_name(name)
     if not callable(fn):
         raise InvalidConfig(f"step {name!r}: the body must be callable, not {fn!r}.", step=name, field="fn")

@@ -18,9 +18,10 @@ from uuid import UUID
 class StepContext:
     """The attempt that runs now.
 
-    ``name``, ``count``: the step and its occurrence in this run. ``attempt``: number of this try, from 1, rising also after ``retry()``.
-    ``idempotency_key``: 32 hex digits, the same across attempts, crashes and ``retry()``: give it to the services you call (case CON-05).
-    ``deadline``: when this attempt times out. ``config``: the resolved options, a copy.
+    ``name``, ``count``: the step and its occurrence in this run. ``attempt``: number of this try, from 1, rising also
+    after ``retry()``. ``idempotency_key``: 32 hex digits, the same across attempts, crashes and ``retry()``: give it to
+    the services you call (case CON-05). ``deadline``: when this attempt times out. ``config``: the resolved options, a
+    copy.
     """
 
     name: str

@@ -14,8 +14,8 @@ _CURE = "params cannot be changed: the change would be lost at the next replay. 
 class WorkflowEvent(Generic[Params]):
     """The input of one execution; equal at every replay.
 
-    ``params``: read-only; ``copy.deepcopy(event.params)`` gives a plain copy to work on. ``timestamp``: when the instance was created.
-    ``scheduled_for``: the slot of a schedule, else None.
+    ``params``: read-only; ``copy.deepcopy(event.params)`` gives a plain copy to work on. ``timestamp``: when the
+    instance was created. ``scheduled_for``: the slot of a schedule, else None.
     """
 
     params: Params
@@ -33,7 +33,7 @@ def _refuse(self: Any, *_args: Any, **_kwargs: Any) -> NoReturn:
 class FrozenDict(dict[Any, Any]):
     """A dict that refuses mutation and is still a dict to json, ``**`` and isinstance."""
 
-    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[Any, Any]:
         return {key: thaw(value) for key, value in self.items()}
@@ -51,8 +51,8 @@ class FrozenDict(dict[Any, Any]):
 class FrozenList(list[Any]):
     """A list that refuses mutation and is still a list to json and isinstance."""
 
-    __setitem__ = __delitem__ = append = extend = insert = pop = remove = _refuse  # type: ignore[assignment]
-    clear = sort = reverse = __iadd__ = __imul__ = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = append = extend = insert = pop = remove = _refuse
+    clear = sort = reverse = __iadd__ = __imul__ = _refuse
 
     def __deepcopy__(self, memo: dict[int, Any]) -> list[Any]:
         return [thaw(value) for value in self]

@@ -18,9 +18,10 @@ NOT_INHERITED: Final = frozenset({"name", "abstract"})
 class WorkflowOptions:
     """Optional typed base of ``Meta``.
 
-    ``abstract``: only a base of others. ``name``: default the class name in kebab-case. ``version``: an int that grows when instances must not
-    go back to older code. ``step_retries``, ``step_timeout``: for steps that say nothing of their own. ``max_duration``: of a whole run.
-    ``retention``: how long finished instances are kept. ``priority``: which due instances are claimed first.
+    ``abstract``: only a base of others. ``name``: default the class name in kebab-case. ``version``: an int that grows
+    when instances must not go back to older code. ``step_retries``, ``step_timeout``: for steps that say nothing of
+    their own. ``max_duration``: of a whole run. ``retention``: how long finished instances are kept. ``priority``:
+    which due instances are claimed first.
     """
 
     abstract: bool = False
@@ -62,7 +63,8 @@ class Options:
 
 
 def resolve(cls: type[Any]) -> Options:
-    """Read and check the Meta classes along the MRO. Raises TypeError for unknown keys and wrong values, naming class and key."""
+    """Read and check the Meta classes along the MRO. Raises TypeError for unknown keys and wrong values, naming
+    class and key."""
     given = _merged(cls)
     where = f"{cls.__module__}.{cls.__qualname__}.Meta"
     try:

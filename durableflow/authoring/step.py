@@ -49,8 +49,8 @@ class Runtime(Protocol):
 class Step:
     """The durable calls of one execution of a synchronous ``run``.
 
-    Every call is recorded in the journal: at a replay it returns (or raises) what was recorded, and its body does not run again. A call that has
-    to wait unwinds ``run``; the instance goes on from there when it is time.
+    Every call is recorded in the journal: at a replay it returns (or raises) what was recorded, and its body does not
+    run again. A call that has to wait unwinds ``run``; the instance goes on from there when it is time.
     """
 
     def __init__(self, runtime: Runtime) -> None:
@@ -69,19 +69,22 @@ class Step:
     ) -> T:
         """Run ``fn(*args)`` once and record its result (design 5, 6).
 
-        ``retries``: after a failed attempt (a number is a limit); ``timeout`` per attempt; both inherited from ``Meta`` and settings.
-        ``sensitive``: result and error are shown nowhere outside ``run``. ``atomic``: body and checkpoint are one transaction in the database of
-        our tables: exactly once for what the body writes there. The first execution's options are stored and stay. Raises the body's
-        error (rebuilt) after the last attempt, StepTimeout, WorkerLost, InvalidConfig, CodecError, LimitExceeded.
+        ``retries``: after a failed attempt (a number is a limit); ``timeout`` per attempt; both inherited from ``Meta``
+        and settings. ``sensitive``: result and error are shown nowhere outside ``run``. ``atomic``: body and checkpoint
+        are one transaction in the database of our tables: exactly once for what the body writes there. The first
+        execution's options are stored and stay. Raises the body's error (rebuilt) after the last attempt, StepTimeout,
+        WorkerLost, InvalidConfig, CodecError, LimitExceeded.
         """
         return cast(T, self._runtime.call(calls.do_call(name, fn, args, retries, timeout, sensitive, atomic)))
 
     def sleep(self, name: str, duration: Duration, /) -> None:
-        """Go on after ``duration`` (at most 10 years), counted from the first time this call is reached. Costs nothing meanwhile."""
+        """Go on after ``duration`` (at most 10 years), counted from the first time this call is reached. Costs
+        nothing meanwhile."""
         self._runtime.call(calls.sleep_call(name, duration))
 
     def sleep_until(self, name: str, when: datetime | float, /) -> None:
-        """Go on at ``when``: an aware datetime or seconds since the epoch. A moment in the past returns at once and is recorded."""
+        """Go on at ``when``: an aware datetime or seconds since the epoch. A moment in the past returns at once and
+        is recorded."""
         self._runtime.call(calls.sleep_until_call(name, when))
 
     def wait_for_event(
@@ -95,8 +98,9 @@ class Step:
     ) -> Event:
         """Wait for an event of one of the types, sent with ``send_event`` (also before this call is reached).
 
-        ``timeout``: DEFAULT the setting EVENT_TIMEOUT, None for ever, 0 asks the inbox once. ``notify(pending_event)``: a recorded step body
-        that tells somebody; it is skipped when the answer is already there (design 5). Raises EventTimeout.
+        ``timeout``: DEFAULT the setting EVENT_TIMEOUT, None for ever, 0 asks the inbox once. ``notify(pending_event)``:
+        a recorded step body that tells somebody; it is skipped when the answer is already there (design 5). Raises
+        EventTimeout.
         """
         return cast(Event, self._runtime.call(calls.event_call(name, type, timeout, notify)))
 
@@ -119,9 +123,10 @@ class Step:
         """Wait until a person decides, in the admin, over the API or by a link (design 8).
 
         Shown to those who may decide: ``users``, ``groups``, holders of ``permission``; if none is named, holders of
-        ``durableflow.decide_pendingevent``. ``allow_requester=False`` bars the one who started the instance. ``form``: a form class at the top
-        level of a module; its cleaned data comes back in ``decision.data``. ``bool(decision)`` is ``approved``. Raises EventTimeout;
-        InvalidConfig for an unknown group or user, or ``allow_requester=False`` without a creator.
+        ``durableflow.decide_pendingevent``. ``allow_requester=False`` bars the one who started the instance. ``form``:
+        a form class at the top level of a module; its cleaned data comes back in ``decision.data``. ``bool(decision)``
+        is ``approved``. Raises EventTimeout; InvalidConfig for an unknown group or user, or ``allow_requester=False``
+        without a creator.
         """
         return cast(
             Decision,
@@ -147,7 +152,8 @@ class Step:
         return cast(datetime, self._runtime.call(calls.NowCall(name="now")))
 
     def uuid4(self) -> UUID:
-        """A random UUID that is the same at every replay. Costs no write: it derives from the instance and the number of the call."""
+        """A random UUID that is the same at every replay. Costs no write: it derives from the instance and the
+        number of the call."""
         return self._runtime.uuid4()
 
     @property

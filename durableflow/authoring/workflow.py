@@ -35,8 +35,8 @@ else:
 class Workflow(Generic[Params, Output]):
     """A durable program: a subclass with ``run(self, event, step)`` in an app's ``workflows`` module.
 
-    ``run`` is executed again from the top whenever the instance goes on; finished steps return what is recorded. Options go into ``Meta``
-    (see ``WorkflowOptions``). The classmethods start and find instances.
+    ``run`` is executed again from the top whenever the instance goes on; finished steps return what is recorded.
+    Options go into ``Meta`` (see ``WorkflowOptions``). The classmethods start and find instances.
     """
 
     run: Callable[..., Any]
@@ -74,9 +74,10 @@ class Workflow(Generic[Params, Output]):
     ) -> WorkflowInstance:
         """Start an instance and return it.
 
-        Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case CON-03). ``instance_id``:
-        default a UUID4. ``start_at``: an aware datetime or a Duration from now. Raises InstanceAlreadyExists (the transaction stays usable),
-        ValueError, CodecError, LimitExceeded; then nothing is stored.
+        Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case
+        CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration from now. Raises
+        InstanceAlreadyExists (the transaction stays usable), ValueError, CodecError, LimitExceeded; then nothing is
+        stored.
         """
         row = cls.new_instance(
             params,
@@ -101,7 +102,8 @@ class Workflow(Generic[Params, Output]):
         retention: Retention | None = None,
         created_by: Who = None,
     ) -> tuple[WorkflowInstance, bool]:
-        """The instance of this id, and whether this call has created it. An existing one is returned as it is, also after its end."""
+        """The instance of this id, and whether this call has created it. An existing one is returned as it is, also
+        after its end."""
         row = cls.new_instance(
             params,
             instance_id=instance_id,

@@ -9,7 +9,8 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """What ``wait_for_event`` returns: the event that was consumed. ``sent_by`` is the sender's name, '' for code without a user."""
+    """What ``wait_for_event`` returns: the event that was consumed. ``sent_by`` is the sender's name, '' for code
+    without a user."""
 
     type: str
     payload: Any
@@ -25,8 +26,8 @@ class Event:
 class Decision:
     """What ``wait_for_approval`` returns, and ``decide()`` too. ``bool(decision)`` is ``approved``.
 
-    ``data``: the form's cleaned data or None. ``by``: name of the person ('' for trusted code), ``by_id`` the primary key. ``via``: the door
-    (code, admin, api, link). ``at``: when it was made.
+    ``data``: the form's cleaned data or None. ``by``: name of the person ('' for trusted code), ``by_id`` the primary
+    key. ``via``: the door (code, admin, api, link). ``at``: when it was made.
     """
 
     approved: bool

@@ -23,7 +23,8 @@ def depths() -> dict[str, int]:
 
 @contextmanager
 def baseline() -> Iterator[None]:
-    """Take the blocks that are open now as given: only what is opened above them counts (a ``TestCase`` always has some)."""
+    """Take the blocks that are open now as given: only what is opened above them counts (a ``TestCase`` always has
+    some)."""
     token = _baseline.set(depths())
     try:
         yield
@@ -32,7 +33,8 @@ def baseline() -> Iterator[None]:
 
 
 def opened() -> str:
-    """Name what is open above the baseline: ``atomic() on 'default'`` or ``autocommit off on 'default'``; '' if nothing is."""
+    """Name what is open above the baseline: ``atomic() on 'default'`` or ``autocommit off on 'default'``; '' if
+    nothing is."""
     base = _baseline.get() or {}
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
@@ -44,7 +46,8 @@ def opened() -> str:
 
 
 def abandon_opened() -> None:
-    """Roll back and close the connections on which a body left something open (not those whose blocks lie below the baseline)."""
+    """Roll back and close the connections on which a body left something open (not those whose blocks lie below the
+    baseline)."""
     base = _baseline.get() or {}
     for connection in connections.all(initialized_only=True):
         open_now = connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)

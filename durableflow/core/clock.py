@@ -1,7 +1,8 @@
 """Time: the database's clock decides what is due, leased or late (design 4, "Time").
 
-PostgreSQL: ``clock_timestamp()`` for what is written, ``statement_timestamp()`` for index comparisons (a volatile function cannot use an
-index). SQLite: the host's time, read under the write lock and bound in Django's own format. The testing kit alone may stop the clock.
+PostgreSQL: ``clock_timestamp()`` for what is written, ``statement_timestamp()`` for index comparisons (a volatile
+function cannot use an index). SQLite: the host's time, read under the write lock and bound in Django's own format. The
+testing kit alone may stop the clock.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def postgres(kind: str) -> str:
 
 
 def sqlite_text(moment: datetime) -> str:
-    """A moment in the text form in which Django stores it on SQLite (UTC, always with microseconds, so that texts compare as times do)."""
+    """A moment in the text form in which Django stores it on SQLite (UTC, always with microseconds, so that texts
+    compare as times do)."""
     return moment.astimezone(UTC).strftime(_FORMAT)
 
 

@@ -21,8 +21,9 @@ MIB: Final = 1024 * 1024
 class Limits:
     """Sizes and counts that an instance may reach (design 6, "Codec").
 
-    ``steps``: ``step.do`` records per run; ``records``: records of all kinds per run; ``bytes``: stored outputs per run; ``output``,
-    ``params``, ``payload``: one stored value, in bytes of UTF-8; ``retries``: the largest retry limit of a step.
+    ``steps``: ``step.do`` records per run; ``records``: records of all kinds per run; ``bytes``: stored outputs per
+    run; ``output``, ``params``, ``payload``: one stored value, in bytes of UTF-8; ``retries``: the largest retry limit
+    of a step.
     """
 
     steps: int = 10_000
@@ -38,11 +39,12 @@ class Limits:
 class Settings:
     """``settings.DURABLEFLOW`` with its defaults (api.md, "Settings").
 
-    STEP_RETRIES, STEP_TIMEOUT: for steps that say nothing of their own. EVENT_TIMEOUT: how long a wait lasts by default (None: for ever).
-    RETENTION: how long finished instances are kept. LEASE: seconds for which a claim holds without renewal. LIMITS: see ``Limits``.
-    REDACT: names of keys whose values no screen and no API shows. BASE_URL: what decision links start with. CLUSTER: the ALT_CLUSTERS entry
-    that ``durableflow_cluster`` runs. DISPATCH: dotted path of a function called after each commit that made work due. PREPARE: whether
-    PostgreSQL statements are prepared. LISTEN_DATABASE: alias whose direct connection LISTENs (None: the app's own).
+    STEP_RETRIES, STEP_TIMEOUT: for steps that say nothing of their own. EVENT_TIMEOUT: how long a wait lasts by default
+    (None: for ever). RETENTION: how long finished instances are kept. LEASE: seconds for which a claim holds without
+    renewal. LIMITS: see ``Limits``. REDACT: names of keys whose values no screen and no API shows. BASE_URL: what
+    decision links start with. CLUSTER: the ALT_CLUSTERS entry that ``durableflow_cluster`` runs. DISPATCH: dotted path
+    of a function called after each commit that made work due. PREPARE: whether PostgreSQL statements are prepared.
+    LISTEN_DATABASE: alias whose direct connection LISTENs (None: the app's own).
     """
 
     STEP_RETRIES: Retries = DEFAULT_RETRIES
@@ -107,8 +109,9 @@ def build(given: Any) -> Settings:
 
 def _check(result: Settings) -> None:
     _ = result.step_timeout, result.event_timeout
-    if isinstance(result.LEASE, bool) or not isinstance(result.LEASE, int | float) or not 1 <= result.LEASE <= 3600:
-        raise ValueError(f"LEASE must be a number of seconds from 1 to 3600, not {result.LEASE!r}.")
+    lease: object = result.LEASE
+    if isinstance(lease, bool) or not isinstance(lease, int | float) or not 1 <= lease <= 3600:
+        raise ValueError(f"LEASE must be a number of seconds from 1 to 3600, not {lease!r}.")
     for item in fields(result.LIMITS):
         limit = getattr(result.LIMITS, item.name)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:

@@ -1,6 +1,7 @@
 """What must happen after a commit that made work due: listeners, filled by the layers above (design 3, 4 "Hint").
 
-A hint only saves waiting time: the tables are the truth, and a hint that is lost costs at most one look of a broker (case CON-04).
+A hint only saves waiting time: the tables are the truth, and a hint that is lost costs at most one look of a broker
+(case CON-04).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ def listen(listener: Listener) -> None:
 
 
 def wake(using: str) -> None:
-    """Give the hint when the current transaction commits, or at once outside of one. Errors in listeners never reach the caller."""
+    """Give the hint when the current transaction commits, or at once outside of one. Errors in listeners never reach
+    the caller."""
     connection = connections[using]
     if connection.in_atomic_block:
         ids = set(connection.savepoint_ids)

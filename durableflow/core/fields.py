@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
@@ -11,7 +11,8 @@ from durableflow.core.exceptions import CodecError
 
 
 class Unreadable:
-    """Stands for a stored value that cannot be read, so that one bad row never breaks a page or a list (cases SER-04, OPS-13)."""
+    """Stands for a stored value that cannot be read, so that one bad row never breaks a page or a list (cases
+    SER-04, OPS-13)."""
 
     def __init__(self, text: str, reason: str) -> None:
         self.text = text
@@ -21,12 +22,23 @@ class Unreadable:
         return f"<unreadable: {self.reason}>"
 
 
-class CodecField(models.TextField):  # type: ignore[type-arg]
+if TYPE_CHECKING:
+    _AnyTextField = models.TextField[Any, Any]
+else:
+    _AnyTextField = models.TextField
+
+
+class CodecField(_AnyTextField):
     """A TextField whose Python side is the decoded value.
 
-    jsonb would reorder keys and turn 1e16 into an int, so that a replay would differ from the first execution. SQL NULL and a stored None
-    both read as None; what tells them apart is the row's status. A text that cannot be decoded reads as ``Unreadable``.
+    jsonb would reorder keys and turn 1e16 into an int, so that a replay would differ from the first execution. SQL NULL
+    and a stored None both read as None; what tells them apart is the row's status. A text that cannot be decoded reads
+    as ``Unreadable``.
     """
+
+    # For type checkers: the value can be anything the codec takes.
+    _pyi_private_set_type: Any
+    _pyi_private_get_type: Any
 
     def from_db_value(self, value: str | None, expression: Any, connection: Any) -> Any:
         """Decode a stored text."""

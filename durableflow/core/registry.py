@@ -1,4 +1,5 @@
-"""Names of workflows and their classes. It lives at the bottom because rows look up their class's options (design 5)."""
+"""Names of workflows and their classes. It lives at the bottom because rows look up their class's options (design
+5)."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ _classes: dict[str, type[Any]] = {}
 def register(name: str, cls: type[Any]) -> None:
     """Make ``cls`` known as ``name``.
 
-    A class that is defined again under the same module and qualified name (a reload) replaces the old one. Raises TypeError that names both
-    for two different classes of one name.
+    A class that is defined again under the same module and qualified name (a reload) replaces the old one. Raises
+    TypeError that names both for two different classes of one name.
     """
     known = _classes.get(name)
     if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):

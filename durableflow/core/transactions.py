@@ -12,8 +12,9 @@ from django.db import connections, transaction
 def write_transaction(using: str) -> Iterator[None]:
     """An ``atomic()`` block that on SQLite takes the write lock at its start.
 
-    Reading first and writing later in a deferred SQLite transaction fails with "database is locked" as soon as somebody wrote in between, so
-    BEGIN IMMEDIATE is used whatever the project's ``transaction_mode`` says. Inside an open block it is an ordinary savepoint.
+    Reading first and writing later in a deferred SQLite transaction fails with "database is locked" as soon as somebody
+    wrote in between, so BEGIN IMMEDIATE is used whatever the project's ``transaction_mode`` says. Inside an open block
+    it is an ordinary savepoint.
     """
     connection = connections[using]
     if connection.vendor != "sqlite" or connection.in_atomic_block:
@@ -31,7 +32,7 @@ def write_transaction(using: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if not block.__exit__(type(error), error, error.__traceback__):
-            raise
+        block.__exit__(type(error), error, error.__traceback__)
+        raise
     else:
         block.__exit__(None, None, None)

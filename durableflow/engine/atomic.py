@@ -18,8 +18,8 @@ from durableflow.engine.sql import INSTANCE, STEP, is_postgres, run
 def run_atomically(lease: Lease, run_number: int, attempt: Callable[[], str], record: Record) -> str:
     """Run ``attempt`` (body, then fence and checkpoint) in one transaction and return the output's text.
 
-    What the body wrote in this database and the checkpoint commit together, or neither. Where the answer to the COMMIT was lost, the record
-    tells. Raises the body's error after the rollback.
+    What the body wrote in this database and the checkpoint commit together, or neither. Where the answer to the COMMIT
+    was lost, the record tells. Raises the body's error after the rollback.
     """
     status = record.status
     try:

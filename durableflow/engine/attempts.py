@@ -18,7 +18,8 @@ class AttemptState(Enum):
 
 
 class Attempt:
-    """One try of a body. Only the one that is committing may write, so a late result of an abandoned body is dropped (case RET-04)."""
+    """One try of a body. Only the one that is committing may write, so a late result of an abandoned body is dropped
+    (case RET-04)."""
 
     def __init__(self, identity: Identity, number: int) -> None:
         self.identity = identity

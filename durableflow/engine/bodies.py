@@ -59,7 +59,8 @@ def resolve(
     sensitive: bool,
     atomic: bool,
 ) -> BodyOptions:
-    """Merge the step's options with Meta, settings and what is recorded. Raises InvalidConfig that names step and field."""
+    """Merge the step's options with Meta, settings and what is recorded. Raises InvalidConfig that names step and
+    field."""
     live = execution.options.retries_for(retries)
     seconds = execution.options.timeout_for(timeout).total_seconds()
     maximum = get_settings().LIMITS.retries
@@ -104,7 +105,8 @@ class BodyRun:
             self.record.config = codec.dumps(options.to_config())
 
     def run(self, body: Callable[[], Any]) -> Any:
-        """Make one attempt. Returns the value as a replay would; raises the step's error, or unwinds until the retry."""
+        """Make one attempt. Returns the value as a replay would; raises the step's error, or unwinds until the
+        retry."""
         record = self.record
         if record.status == PENDING and record.wake_at is not None and record.wake_at > self.execution.claim.db_now():
             self.execution.suspend(record.wake_at, self.identity)  # a retry delay that is not over (case RET-11)
@@ -124,7 +126,10 @@ class BodyRun:
             if isinstance(error, KeyboardInterrupt) and shutdown.requested():
                 self.execution.replay.unwind(Unwind(GiveBack()))
             return self._failed(attempt, error, context, started)
-        return self.execution.decode(text, self.identity)
+        value = self.execution.decode(text, self.identity)
+        if self.options.sensitive:
+            self.execution.hide(value)
+        return value
 
     # The body ---------------------------------------------------------------------------------------------------------
 
@@ -196,13 +201,14 @@ class BodyRun:
         return write_step(self.lease, write)
 
     def _mark_start(self) -> None:
-        """Write before the body that it has started, so that a lost worker is known to have lost this very attempt (case RET-03)."""
+        """Write before the body that it has started, so that a lost worker is known to have lost this very attempt
+        (case RET-03)."""
         self.record.status = STARTED
         self._write(self.execution.claim.db_now())
 
     def _settle_lost(self) -> None:
-        """Charge a lost attempt, in a fenced write before the body: the one that has an open start mark, or after a takeover the first
-        step that the replay wants to execute (design 6, "Interruptions")."""
+        """Charge a lost attempt, in a fenced write before the body: the one that has an open start mark, or after a
+        takeover the first step that the replay wants to execute (design 6, "Interruptions")."""
         record = self.record
         if record.status != STARTED or record.token is None:
             if not self.execution.take_charge(record) or self.options.retries.limit == 0:

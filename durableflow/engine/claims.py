@@ -28,9 +28,11 @@ _SET: Final = (
 
 
 def claim(using: str, limit: int = 1) -> list[Claim]:
-    """Take up to ``limit`` due instances, best class first; each fourth time the oldest of all, so that nothing starves.
+    """Take up to ``limit`` due instances, best class first; each fourth time the oldest of all, so that nothing
+    starves.
 
-    A statement of its own: what it took is committed before anything runs. An expired lease counts as due and is taken over.
+    A statement of its own: what it took is committed before anything runs. An expired lease counts as due and is taken
+    over.
     """
     oldest = next(_turn) % OLDEST_EVERY == 0
     rows = _claim_postgres(using, limit, oldest) if is_postgres(using) else _claim_sqlite(using, limit, oldest)

@@ -1,7 +1,7 @@
 """Delivery: making the instances of sent events due (design 4, "Senders never lock the instance").
 
-Senders only INSERT. Each look delivers first: it locks the instances of undelivered events in ascending id, skipping those that somebody
-holds, makes the waiting ones due, tells the running ones through ``woken``, and writes the audit.
+Senders only INSERT. Each look delivers first: it locks the instances of undelivered events in ascending id, skipping
+those that somebody holds, makes the waiting ones due, tells the running ones through ``woken``, and writes the audit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", 
 
 
 def deliver(using: str) -> bool:
-    """Deliver what was sent, in short transactions of its own; True if an instance was held by somebody, so that a look in 20 ms is due.
+    """Deliver what was sent, in short transactions of its own; True if an instance was held by somebody, so that a look
+    in 20 ms is due.
 
     Reads first: nothing is locked or opened while nothing is there.
     """
@@ -46,6 +47,7 @@ def _deliver_to(using: str, wanted: set[int]) -> bool:
     events = list(
         SentEvent.objects.using(using)
         .filter(instance__in=locked, delivered=False)
+        .select_related("pending_event")
         .defer("payload")
         .order_by("id")[:BATCH]
     )
@@ -76,6 +78,8 @@ def _deliver_one(using: str, row: WorkflowInstance, event: SentEvent) -> None:
         instance_id=row.pk,
         run_number=row.run_number,
         type=TYPES[SentKind(event.kind)],
+        kind=event.pending_event.kind if event.pending_event else "",
+        step=f"{event.pending_event.name}-{event.pending_event.count}" if event.pending_event else "",
         data={"event": event.pk, "type": event.type}
         if event.kind == SentKind.EVENT
         else {"pending_event": event.pending_event_id},
@@ -96,7 +100,8 @@ def _moves(using: str, row: WorkflowInstance, event: SentEvent) -> bool:
 
 
 def deliver_own(using: str, pk: int) -> None:
-    """Deliver what was sent to one instance whose row the caller has locked, so that the history shows it before it is consumed."""
+    """Deliver what was sent to one instance whose row the caller has locked, so that the history shows it before it
+    is consumed."""
     with transaction.atomic(using=using):
         row = WorkflowInstance.objects.using(using).only("id", "status", "run_number", "lease_token").get(pk=pk)
         for event in (

@@ -1,4 +1,5 @@
-"""The drain: run what is due, in the caller's process (api.md, ``drain``; the seam for schedulers other than django-q2)."""
+"""The drain: run what is due, in the caller's process (api.md, ``drain``; the seam for schedulers other than
+django-q2)."""
 
 from __future__ import annotations
 
@@ -15,9 +16,11 @@ DELIVER_EVERY: Final = 0.01  # seconds; a busy drain need not look at the inbox 
 
 
 def drain(seconds: float = 1.0) -> int:
-    """Deliver what was sent and execute due instances until nothing is due or ``seconds`` have passed; returns the number of executions.
+    """Deliver what was sent and execute due instances until nothing is due or ``seconds`` have passed; returns the
+    number of executions.
 
-    An execution that has begun is never cut short. Raises RuntimeError inside ``atomic()``: a claim has to be committed before it runs.
+    An execution that has begun is never cut short. Raises RuntimeError inside ``atomic()``: a claim has to be committed
+    before it runs.
     """
     if where := atomicity.opened():
         raise RuntimeError(

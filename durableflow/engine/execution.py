@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from logging import LoggerAdapter
+from types import TracebackType
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -32,6 +33,7 @@ from durableflow.engine.waits import Answer, attend, cancel_wait
 from durableflow.models import PendingEvent
 
 EXIT_STATUS: Final = 70  # EX_SOFTWARE
+OWN_MODULES: Final = ("durableflow.engine.", "durableflow.authoring.")
 MIN_SECRET: Final = 6  # shorter texts occur by chance
 
 
@@ -234,7 +236,8 @@ class Execution:
         return self.replay.started(identity, self.claim.execution, self.run_number)
 
     def encode(self, value: Any, identity: Identity) -> str:
-        """A step's value as text, within the limits. Raises CodecError, LimitExceeded: neither is retried (case SER-02)."""
+        """A step's value as text, within the limits. Raises CodecError, LimitExceeded: neither is retried (case
+        SER-02)."""
         limits = get_settings().LIMITS
         text = codec.dumps(
             value, what=f"output of step {identity.label!r} of {self.claim.label}", max_bytes=limits.output
@@ -267,8 +270,9 @@ class Execution:
         return error
 
     def describe(self, error: BaseException, identity: Identity | None, sensitive: bool) -> dict[str, Any]:
-        """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback of any other step
-        (case SEC-09)."""
+        """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback
+        of any other step (case SEC-09)."""
+        error.__traceback__ = _without_engine(error.__traceback__)
         described = failures.describe(error, step=identity.label) if identity else failures.describe(error)
         if not sensitive:
             for secret in self._secrets:
@@ -276,8 +280,13 @@ class Execution:
                     described[key] = described[key].replace(secret, failures.REDACTED)
         return described
 
+    def hide(self, value: Any) -> None:
+        """Remember what a sensitive step has returned, so that no later error shows it."""
+        self._secrets.update(text for text in _texts(value) if len(text) >= MIN_SECRET)
+
     def take_charge(self, record: Record) -> bool:
-        """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt and was about to wait."""
+        """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt
+        and was about to wait."""
         charge, self._charge = self._charge, False
         return charge and not (record.status == PENDING and record.token == self.claim.lost_token)
 
@@ -311,9 +320,9 @@ class Execution:
     def _recorded(self, record: Record, call: calls.Call) -> Any:
         if record.status == FAILED:
             raise self.failure(record)
-        value = None if record.output is None else self.decode(record.output, record.identity)
+        value: Any = None if record.output is None else self.decode(record.output, record.identity)
         if record.sensitive:
-            self._secrets.update(text for text in _texts(value) if len(text) >= MIN_SECRET)
+            self.hide(value)
         if isinstance(call, calls.ApprovalCall):
             return Decision(**value)
         if isinstance(call, calls.WaitCall):
@@ -321,7 +330,8 @@ class Execution:
         return value
 
     def _give_up(self, error: Exception) -> NoReturn:
-        """User code swallows the suspension in a loop that nothing can leave: block the instance and end the process (design 6)."""
+        """User code swallows the suspension in a loop that nothing can leave: block the instance and end the process
+        (design 6)."""
         try:
             endings.block(self.lease, f"{type(error).__name__}: {error}")
         except (Exception, LeaseLost):
@@ -343,6 +353,15 @@ class ReplayLogger(LoggerAdapter[logging.Logger]):
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802  the name is logging's
         """Whether a line of this level is written now."""
         return not self._execution.is_replaying and super().isEnabledFor(level)
+
+
+def _without_engine(traceback: TracebackType | None) -> TracebackType | None:
+    """Leave out the frames that lead from the engine to the author's code: they help nobody who reads the error."""
+    while traceback is not None and traceback.tb_next is not None:
+        if not traceback.tb_frame.f_globals.get("__name__", "").startswith(OWN_MODULES):
+            break
+        traceback = traceback.tb_next
+    return traceback
 
 
 def _without_result(notify: Any, pending: PendingEvent) -> None:

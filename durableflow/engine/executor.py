@@ -31,7 +31,8 @@ HINT_WITHIN: Final = 1.5  # seconds: a broker looks once a second anyway
 def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True) -> None:
     """Run a claimed instance until it suspends, ends, is blocked or given back, and let it go.
 
-    Whatever goes wrong with one instance stays with it (case CON-07). Raises KeyboardInterrupt and SystemExit after giving it back.
+    Whatever goes wrong with one instance stays with it (case CON-07). Raises KeyboardInterrupt and SystemExit after
+    giving it back.
     """
     with renewer().holding(claim.lease) if renew else nullcontext():
         try:

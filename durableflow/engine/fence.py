@@ -35,7 +35,8 @@ class Fence:
 
 @contextmanager
 def fenced(lease: Lease) -> Iterator[Fence]:
-    """A transaction that holds the instance's row as long as the lease is ours. Raises LeaseLost, then nothing is written."""
+    """A transaction that holds the instance's row as long as the lease is ours. Raises LeaseLost, then nothing is
+    written."""
     with write_transaction(lease.using):
         if is_postgres(lease.using):
             sql = f"WITH {TIMEOUT}, {LOCKED} SELECT status, {clock.postgres('clock')} FROM f"

@@ -16,12 +16,13 @@ NOTIFY: Final = "notify"
 
 
 class Identity(NamedTuple):
-    """What names a durable call: from the program text alone, fixed when the call is made, never from timing (design 6, case ENG-06)."""
+    """What names a durable call: from the program text alone, fixed when the call is made, never from timing (design
+    6, case ENG-06)."""
 
     scope: str
     kind: str
     name: str
-    count: int
+    count: int  # type: ignore[assignment]  # the word for it; tuple.count is not used
 
     @property
     def label(self) -> str:

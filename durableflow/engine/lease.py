@@ -34,7 +34,8 @@ def owner() -> int:
 
 @dataclass
 class Lease:
-    """One claim. ``renewed`` is on the monotonic clock; ``lost`` is set by the renewal when somebody else owns the instance."""
+    """One claim. ``renewed`` is on the monotonic clock; ``lost`` is set by the renewal when somebody else owns the
+    instance."""
 
     using: str
     pk: int
@@ -44,7 +45,8 @@ class Lease:
     lost: bool = False
 
     def require(self) -> None:
-        """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance already."""
+        """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance
+        already."""
         if self.lost or time.monotonic() - self.renewed > get_settings().LEASE:
             raise LeaseLost(self.label)
 
@@ -53,7 +55,8 @@ class Lease:
 class Claim:
     """A claimed instance: all that an execution needs to begin.
 
-    ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else None.
+    ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else
+    None.
     """
 
     lease: Lease
@@ -80,7 +83,8 @@ class Claim:
         return self.lease.label
 
     def db_now(self) -> datetime:
-        """The database's clock, by this process's monotonic clock since the claim: good enough to look, never what is written."""
+        """The database's clock, by this process's monotonic clock since the claim: good enough to look, never what
+        is written."""
         stopped = clock.stopped()
         return stopped or self.now + timedelta(seconds=time.monotonic() - self._taken)
 

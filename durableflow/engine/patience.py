@@ -1,4 +1,5 @@
-"""Infrastructure errors in engine transactions are tried again until the lease is lost; they never count as attempts (design 4)."""
+"""Infrastructure errors in engine transactions are tried again until the lease is lost; they never count as attempts
+(design 4)."""
 
 from __future__ import annotations
 
@@ -21,11 +22,11 @@ LAST_PAUSE: Final = 1.0
 def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[Lease, P], R]:
     """Repeat a write of a lease's holder while the database is away, locked or restarting.
 
-    Raises LeaseLost once the lease is over. Inside an open transaction (an atomic step, a test) the error goes through: that transaction is
-    lost as a whole.
+    Raises LeaseLost once the lease is over. Inside an open transaction (an atomic step, a test) the error goes through:
+    that transaction is lost as a whole.
     """
 
-    def repeated(lease: Lease, *args: P.args, **kwargs: P.kwargs) -> R:
+    def repeated(lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> R:
         pause = FIRST_PAUSE
         while True:
             lease.require()

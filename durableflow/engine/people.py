@@ -22,7 +22,8 @@ class People:
 
 
 def look_up_people(lease: Lease, claim: Claim, call: ApprovalCall) -> People:
-    """Find who is named; raises InvalidConfig for unknown ones, and for ``allow_requester=False`` without a creator (design 5)."""
+    """Find who is named; raises InvalidConfig for unknown ones, and for ``allow_requester=False`` without a creator
+    (design 5)."""
     if not call.allow_requester and claim.created_by_id is None:
         raise InvalidConfig(
             f"{claim.label}: step {call.name!r} bars the requester, but nobody is known to have started it. Give created_by at create().",

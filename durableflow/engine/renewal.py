@@ -62,7 +62,8 @@ class Renewer:
 
 
 def renew(leases: list[Lease]) -> None:
-    """Move the ends of these leases; one that nobody knows any more is marked lost. A row that somebody holds is left to the next beat."""
+    """Move the ends of these leases; one that nobody knows any more is marked lost. A row that somebody holds is
+    left to the next beat."""
     for using in {lease.using for lease in leases}:
         _renew(using, [lease for lease in leases if lease.using == using])
 

@@ -1,15 +1,16 @@
-"""The replay core: identity, determinism and the sticky rules of suspension (design 6). Pure Python: neither Django nor storage.
+"""The replay core: identity, determinism and the sticky rules of suspension (design 6). Pure Python: neither Django nor
+storage.
 
-One ``Replay`` belongs to one execution. Each durable call *enters* (is it allowed here? what is its identity?) and then *meets* its record, if
-there is one. What then happens (return, raise, execute, suspend) is the executor's. Scopes are the branches of parallel work; the root has the
-name ''.
+One ``Replay`` belongs to one execution. Each durable call *enters* (is it allowed here? what is its identity?) and then
+*meets* its record, if there is one. What then happens (return, raise, execute, suspend) is the executor's. Scopes are
+the branches of parallel work; the root has the name ''.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 from durableflow.core.exceptions import InvalidDurableCall, NonDeterminismError, SuspensionSwallowed
 from durableflow.engine.journal import NOTIFY, Identity, Record
@@ -50,7 +51,8 @@ class Scope:
         return Identity(self.name, kind, name, count)
 
     def other_kind(self, identity: Identity) -> Record | None:
-        """An unmet record under the same name and count but of another kind: the program was changed there (case ENG-04)."""
+        """An unmet record under the same name and count but of another kind: the program was changed there (case
+        ENG-04)."""
         for record in self._kinds.get((identity.name, identity.count), ()):
             if not record.met and not record.freed and record.identity.kind != identity.kind:
                 return record
@@ -83,8 +85,8 @@ class Scope:
 class Replay:
     """The journal of one run, met by one execution.
 
-    ``where``: how messages name the instance. ``open_block``: names what transaction is open where none may be, '' if none. ``give_up``: called
-    when user code swallows the suspension for ever; it must not return.
+    ``where``: how messages name the instance. ``open_block``: names what transaction is open where none may be, '' if
+    none. ``give_up``: called when user code swallows the suspension for ever; it must not return.
     """
 
     def __init__(
@@ -113,8 +115,8 @@ class Replay:
     def enter(self, scope: Scope, kind: str, name: str) -> Identity:
         """Check that a durable call is possible here and reserve its identity.
 
-        Raises the sticky Unwind once the execution is stopping, InvalidDurableCall (sticky too) for a call from inside a body, from a thread
-        that is not the scope's, or around an open transaction.
+        Raises the sticky Unwind once the execution is stopping, InvalidDurableCall (sticky too) for a call from inside
+        a body, from a thread that is not the scope's, or around an open transaction.
         """
         self.guard(scope, f"{kind} {name!r}")
         return scope.reserve(kind, name)
@@ -140,13 +142,14 @@ class Replay:
                 "it into a step's body."
             )
 
-    def refuse(self, message: str) -> None:
+    def refuse(self, message: str) -> NoReturn:
         """Refuse a call; the refusal is sticky, so that catching it does not help."""
         self.refusal = InvalidDurableCall(message)
         raise self.refusal
 
-    def _again(self, call: str) -> None:
-        """A durable call while the execution is stopping: from a ``finally`` it is unwound again, else the suspension was swallowed."""
+    def _again(self, call: str) -> NoReturn:
+        """A durable call while the execution is stopping: from a ``finally`` it is unwound again, else the
+        suspension was swallowed."""
         stop = self.stop
         assert stop is not None  # noqa: S101
         self.refused_calls += 1
@@ -163,7 +166,8 @@ class Replay:
     # Meeting ----------------------------------------------------------------------------------------------------------
 
     def meet(self, scope: Scope, identity: Identity) -> Record | None:
-        """The record of this call, or None if it is new. Raises Unwind(Block(NonDeterminismError)) when the program has changed."""
+        """The record of this call, or None if it is new. Raises Unwind(Block(NonDeterminismError)) when the program
+        has changed."""
         record = self.records.get(identity)
         if record is None:
             other = scope.other_kind(identity)
@@ -193,11 +197,11 @@ class Replay:
         self.records[identity] = record
         return record
 
-    def halt(self, error: Exception) -> None:
+    def halt(self, error: Exception) -> NoReturn:
         """Stop the execution and leave the instance to a person."""
         self.unwind(Unwind(Block(error)))
 
-    def unwind(self, stop: Unwind) -> None:
+    def unwind(self, stop: Unwind) -> NoReturn:
         """Stop the execution; from now on every durable call raises the same."""
         self.stop = stop
         raise stop
@@ -207,7 +211,8 @@ class Replay:
         return scope.unmet > 0
 
     def check_end(self) -> None:
-        """``run`` has returned: every record of the root must have been met (case ENG-08). Raises Unwind(Block(NonDeterminismError))."""
+        """``run`` has returned: every record of the root must have been met (case ENG-08). Raises
+        Unwind(Block(NonDeterminismError))."""
         missed = self.root.first_unmet()
         if missed is not None:
             self.halt(

@@ -1,4 +1,5 @@
-"""Whether this process was asked to stop by a real signal; an exception of the same class that user code raises means nothing (case RET-13)."""
+"""Whether this process was asked to stop by a real signal; an exception of the same class that user code raises
+means nothing (case RET-13)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """How engine statements are sent: prepared, on the driver's cursor over Django's own connection (design 4, "SQL path").
 
-The same connection, so that ``atomic()``, savepoints and broken-transaction rules hold. Where queries are logged or wrapped, or PREPARE is off,
-Django's cursor is used instead, so that debug toolbars, tracing and query guards see everything.
+The same connection, so that ``atomic()``, savepoints and broken-transaction rules hold. Where queries are logged or
+wrapped, or PREPARE is off, Django's cursor is used instead, so that debug toolbars, tracing and query guards see
+everything.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ Rows = list[tuple[Any, ...]]
 
 
 def run(using: str, sql: str, params: Sequence[Any] = ()) -> Rows:
-    """Execute one statement with ``%s`` marks and return its rows ([] if it gives none). Raises ``django.db`` errors."""
+    """Execute one statement with ``%s`` marks and return its rows ([] if it gives none). Raises ``django.db``
+    errors."""
     connection = connections[using]
     connection.ensure_connection()
     if connection.needs_rollback:

@@ -39,8 +39,8 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class StepWrite:
-    """What to write of a record. ``wake_in`` seconds from the database's now, or ``wake_at``; ``unshaken`` clears the count of
-    interruptions, because the instance has made progress."""
+    """What to write of a record. ``wake_in`` seconds from the database's now, or ``wake_at``; ``unshaken`` clears
+    the count of interruptions, because the instance has made progress."""
 
     record: Record
     run_number: int
@@ -55,7 +55,8 @@ class StepWrite:
 def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     """Write a record with its history as the lease's holder; returns its ``wake_at``.
 
-    A finished row is never touched: a write that is repeated after a lost answer and finds its own token has succeeded. Raises LeaseLost.
+    A finished row is never touched: a write that is repeated after a lost answer and finds its own token has succeeded.
+    Raises LeaseLost.
     """
     if is_postgres(lease.using):
         rows = run(
@@ -187,7 +188,38 @@ def _load(lease: Lease, run_number: int) -> list[Record]:
             attempts_before_retry, freed, wake_at, token FROM {STEP} WHERE instance_id = %s AND run_number = %s ORDER BY seq""",
         [lease.pk, run_number],
     )
-    return [
-        Record(Identity(*row[:4]), *row[4:8], bool(row[8]), *row[9:14], bool(row[14]), moment(row[15]), row[16])
-        for row in rows
-    ]
+    return [_record(*row) for row in rows]
+
+
+def _record(scope: str, kind: str, name: str, count: int, *row: Any) -> Record:
+    (
+        seq,
+        execution,
+        key_run,
+        status,
+        sensitive,
+        config,
+        output,
+        error,
+        attempts,
+        before_retry,
+        freed,
+        wake_at,
+        token,
+    ) = row
+    return Record(
+        identity=Identity(scope, kind, name, count),
+        seq=seq,
+        execution=execution,
+        key_run=key_run,
+        status=status,
+        sensitive=bool(sensitive),
+        config=config,
+        output=output,
+        error=error,
+        attempts=attempts,
+        attempts_before_retry=before_retry,
+        freed=bool(freed),
+        wake_at=moment(wake_at),
+        token=token,
+    )

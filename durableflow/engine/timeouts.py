@@ -1,8 +1,8 @@
 """The time limit of one attempt (design 6, "Timeouts").
 
-In the main thread a repeating alarm raises in the body; it fires again each second, so a body that catches the first one is interrupted again.
-An alarm that somebody else has set (django-q2's own) keeps its remaining time. In other threads a body cannot be interrupted from outside: it
-runs to its end, and then counts as timed out.
+In the main thread a repeating alarm raises in the body; it fires again each second, so a body that catches the first
+one is interrupted again. An alarm that somebody else has set (django-q2's own) keeps its remaining time. In other
+threads a body cannot be interrupted from outside: it runs to its end, and then counts as timed out.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class DeadlineReached(BaseException):
 
 
 class Deadline:
-    """Runs a function for at most ``seconds``. ``expired`` tells whether the time was over, also when the function swallowed the
-    interruption: then its value must be discarded (case RET-04)."""
+    """Runs a function for at most ``seconds``. ``expired`` tells whether the time was over, also when the function
+    swallowed the interruption: then its value must be discarded (case RET-04)."""
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
@@ -82,7 +82,8 @@ class Deadline:
 
 
 def clean_connections() -> None:
-    """After an interruption: a connection that is in the middle of a query is cancelled and closed, an open block is rolled back.
+    """After an interruption: a connection that is in the middle of a query is cancelled and closed, an open block is
+    rolled back.
 
     psycopg leaves an interrupted query running and the connection ACTIVE, and the next statement would fail.
     """

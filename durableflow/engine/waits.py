@@ -27,7 +27,8 @@ LOCKED_AGAIN: Final = timedelta(seconds=1)  # until the next look at a wait that
 
 @dataclass(frozen=True)
 class Answer:
-    """What a look at a wait gave: a settled ``output`` or ``error`` (texts), or neither, and then when to look again."""
+    """What a look at a wait gave: a settled ``output`` or ``error`` (texts), or neither, and then when to look
+    again."""
 
     pending_event: int
     output: str | None = None
@@ -44,7 +45,8 @@ class Answer:
 def attend(lease: Lease, claim: Claim, record: Record, call: WaitCall) -> Answer:
     """Open the wait where it is not open yet, and match the inbox to it (cases EVT-01, EVT-03, EVT-04).
 
-    The record and the PendingEvent are written first and the deadline counts from here; past it the wait times out. Raises InvalidConfig.
+    The record and the PendingEvent are written first and the deadline counts from here; past it the wait times out.
+    Raises InvalidConfig.
     """
     with fenced(lease) as fence:
         pending = _latest(lease, claim, record)
@@ -103,7 +105,8 @@ def _look(lease: Lease, claim: Claim, record: Record, pending: PendingEvent, fen
 
 
 def _match(lease: Lease, claim: Claim, pending: PendingEvent) -> SentEvent | None:
-    """The lowest unconsumed message for this wait that was accepted before its deadline, in order of acceptance (case EVT-07)."""
+    """The lowest unconsumed message for this wait that was accepted before its deadline, in order of acceptance
+    (case EVT-07)."""
     inbox = SentEvent.objects.using(lease.using).filter(instance=lease.pk, run_number=claim.run_number, consumed_by="")
     if pending.kind == StepKind.WAIT_FOR_APPROVAL:
         # A decision names its wait: it can never open a later one (case EVT-13), and no event can open an approval.
@@ -204,7 +207,7 @@ def _open_pending(
             "restricted": bool(people.users or people.groups or call.permission),
             "allow_requester": call.allow_requester,
         }
-    pending = PendingEvent.objects.using(lease.using).create(
+    pending: PendingEvent = PendingEvent.objects.using(lease.using).create(
         instance_id=lease.pk,
         run_number=claim.run_number,
         step=step,

@@ -33,7 +33,8 @@ def refuse(instance: InstanceFields, verb: str) -> InvalidTransition:
 
 @contextmanager
 def verb(instance: InstanceFields, name: str, by: Who, permission: str = OPERATE) -> Iterator[Any]:
-    """One verb is one transaction: lock, check right, check state; the body changes the locked row; then the caller's object is refreshed.
+    """One verb is one transaction: lock, check right, check state; the body changes the locked row; then the caller's
+    object is refreshed.
 
     Yields the locked row. Raises DoesNotExist, PermissionDenied, InvalidTransition; then nothing has changed.
     """

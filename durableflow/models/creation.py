@@ -48,8 +48,8 @@ def database() -> str:
 def insert(new: NewInstance) -> WorkflowInstance | None:
     """Insert an instance with its first history entry; None if its id (or its request key) is taken.
 
-    Part of the caller's transaction: it starts after the commit, or never. Raises ValueError for a bad id, CodecError and LimitExceeded for
-    params that cannot be stored; then nothing is stored.
+    Part of the caller's transaction: it starts after the commit, or never. Raises ValueError for a bad id, CodecError
+    and LimitExceeded for params that cannot be stored; then nothing is stored.
     """
     using = database()
     row = _row(new)

@@ -49,10 +49,10 @@ class DecisionVerbs(PendingFields):
     ) -> Decision:
         """Answer this wait; the first answer wins (design 8, case EVT-10).
 
-        ``by=None`` is trusted code. ``data``: the wait's form fields, validated by the form before anything is stored; a rejection takes none.
-        One transaction holds this row, never the instance. Raises PermissionDenied (``RequesterBarred`` for the creator where the wait bars
-        the requester), ValidationError, StaleDecision (``code``: already_decided, timed_out, cancelled, stale), InvalidTransition for a wait
-        that events answer.
+        ``by=None`` is trusted code. ``data``: the wait's form fields, validated by the form before anything is stored;
+        a rejection takes none. One transaction holds this row, never the instance. Raises PermissionDenied
+        (``RequesterBarred`` for the creator where the wait bars the requester), ValidationError, StaleDecision
+        (``code``: already_decided, timed_out, cancelled, stale), InvalidTransition for a wait that events answer.
         """
         using = self._state.db or "default"
         if not isinstance(approved, bool):
@@ -101,9 +101,11 @@ class DecisionVerbs(PendingFields):
         return forms.build(self.form, data)
 
     def decision_url(self, user: Any, *, expires: Duration = "3 days") -> str:
-        """An absolute link (``BASE_URL``) to the page on which ``user``, and only that person, decides this wait after logging in.
+        """An absolute link (``BASE_URL``) to the page on which ``user``, and only that person, decides this wait after
+        logging in.
 
-        The right is checked when the link is used; GET shows, POST decides (case SEC-06). Raises ValueError for a bad duration.
+        The right is checked when the link is used; GET shows, POST decides (case SEC-06). Raises ValueError for a bad
+        duration.
         """
         return links.decision_url(self, user, expires)
 

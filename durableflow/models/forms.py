@@ -13,7 +13,8 @@ from django.db import models
 
 def path_of(form: type[forms.Form]) -> str:
     """The path under which a form class is stored. Raises ValueError for a class that could not be found again."""
-    if not (isinstance(form, type) and issubclass(form, forms.Form)):
+    given: object = form
+    if not (isinstance(given, type) and issubclass(given, forms.Form)):
         raise ValueError(f"form must be a django.forms.Form class, not {form!r}.")
     path = f"{form.__module__}.{form.__qualname__}"
     if find(path) is not form:
@@ -24,14 +25,16 @@ def path_of(form: type[forms.Form]) -> str:
 
 
 def find(path: str) -> type[forms.Form] | None:
-    """The class behind a stored path among the modules that are imported, or None. Nothing is imported (case SEC-08)."""
+    """The class behind a stored path among the modules that are imported, or None. Nothing is imported (case
+    SEC-08)."""
     module, _, name = path.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
     return found if isinstance(found, type) and issubclass(found, forms.Form) else None
 
 
 def build(path: str, data: Mapping[str, Any] | None) -> forms.Form:
-    """The form of a wait; an empty one where ``path`` is ''. Raises RuntimeError with the cure for a class that is not imported."""
+    """The form of a wait; an empty one where ``path`` is ''. Raises RuntimeError with the cure for a class that is
+    not imported."""
     if not path:
         return forms.Form(data)
     cls = find(path)
@@ -43,7 +46,8 @@ def build(path: str, data: Mapping[str, Any] | None) -> forms.Form:
 
 
 def clean(pending: Any, approved: bool, data: Mapping[str, Any] | None) -> Any:
-    """Validate what came with a decision and return what is stored: cleaned data, with keys in place of model instances.
+    """Validate what came with a decision and return what is stored: cleaned data, with keys in place of model
+    instances.
 
     Raises ValidationError (a dict of fields) and then nothing is stored (design 5).
     """

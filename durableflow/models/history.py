@@ -13,10 +13,12 @@ from durableflow.models.instance import WorkflowInstance
 
 
 class HistoryEntry(models.Model):
-    """One thing that happened. Ids rise within an instance in the order of commit, because a writer holds the instance's row lock.
+    """One thing that happened. Ids rise within an instance in the order of commit, because a writer holds the
+    instance's row lock.
 
-    ``step``: display name (``charge card-1``), ``kind`` its kind; '' for the instance itself. Types are those of the reference, in lower case
-    (``workflow_started``, ``step_completed``, ...). A step that succeeds at once writes one entry, with its start in ``data``.
+    ``step``: display name (``charge card-1``), ``kind`` its kind; '' for the instance itself. Types are those of the
+    reference, in lower case (``workflow_started``, ``step_completed``, ...). A step that succeeds at once writes one
+    entry, with its start in ``data``.
     """
 
     instance = models.ForeignKey(

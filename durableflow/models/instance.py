@@ -23,7 +23,8 @@ from durableflow.models.results import ResultVerbs
 class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
     """One execution of a workflow. Change it through its verbs only: they check right and state and write the history.
 
-    ``params``, ``output``, ``progress``: decoded values. ``error``: None or ``{"type", "message", "traceback", "step"}``.
+    ``params``, ``output``, ``progress``: decoded values. ``error``: None or ``{"type", "message", "traceback",
+    "step"}``.
     """
 
     Status = InstanceStatus
@@ -89,5 +90,6 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
         return self.status in (InstanceStatus.COMPLETE, InstanceStatus.ERRORED, InstanceStatus.TERMINATED)
 
     def available_actions(self, user: Who) -> set[str]:
-        """What buttons, API and command line offer ``user`` now: verbs that are allowed both to the user and in this status."""
+        """What buttons, API and command line offer ``user`` now: verbs that are allowed both to the user and in this
+        status."""
         return available_actions(self, user)

@@ -37,10 +37,11 @@ class EventVerbs(InstanceFields):
     ) -> Any:
         """Put an event into the instance's inbox and return its row (a ``SentEvent``).
 
-        It may come before the wait is reached; it is kept and consumed by exactly one wait of its type, in the order of acceptance. Part of
-        the caller's transaction: nobody sees it before the commit. With a ``dedupe_key`` that was used in this run the first row is
-        returned, also after the end; another payload or type under that key is an IdempotencyConflict. Raises ValueError for a bad type,
-        LimitExceeded, CodecError, PermissionDenied, InvalidTransition (ended or rolling back), DoesNotExist.
+        It may come before the wait is reached; it is kept and consumed by exactly one wait of its type, in the order of
+        acceptance. Part of the caller's transaction: nobody sees it before the commit. With a ``dedupe_key`` that was
+        used in this run the first row is returned, also after the end; another payload or type under that key is an
+        IdempotencyConflict. Raises ValueError for a bad type, LimitExceeded, CodecError, PermissionDenied,
+        InvalidTransition (ended or rolling back), DoesNotExist.
         """
         check_event_type(type)
         text = codec.dumps(payload, what=f"payload of event {type!r}", max_bytes=get_settings().LIMITS.payload)

@@ -32,8 +32,8 @@ class Priority(models.IntegerChoices):
 class InstanceFields(models.Model):
     """One execution of a workflow: its input, its state and when it next needs a worker.
 
-    The scheduling columns at the end make this table the queue (design 4): ``wake_at`` is when the instance next needs a worker, NULL when
-    nothing but an event can move it; while it is claimed, ``wake_at`` is the end of the lease.
+    The scheduling columns at the end make this table the queue (design 4): ``wake_at`` is when the instance next needs
+    a worker, NULL when nothing but an event can move it; while it is claimed, ``wake_at`` is the end of the lease.
     """
 
     workflow = models.CharField(_("workflow"), max_length=64)
@@ -92,6 +92,13 @@ class InstanceFields(models.Model):
     owner = models.BigIntegerField(null=True, editable=False)
     suspect = models.BooleanField(default=False, editable=False)
     woken = models.BooleanField(default=False, editable=False)
+
+    if TYPE_CHECKING:
+        # The relations of the tables that point here; declared, so that verbs need not import those tables.
+        steps: Any
+        pending_events: Any
+        sent_events: Any
+        history: Any
 
     class Meta:
         abstract = True

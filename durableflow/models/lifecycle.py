@@ -20,8 +20,8 @@ class LifecycleVerbs(InstanceFields):
     def terminate(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
         """End the instance now, for good (design 9).
 
-        One transaction: status, end, no wake, no lease, open waits and open steps cancelled, history. A body that runs is not interrupted:
-        its checkpoint finds no lease and is dropped. Raises PermissionDenied, InvalidTransition.
+        One transaction: status, end, no wake, no lease, open waits and open steps cancelled, history. A body that runs
+        is not interrupted: its checkpoint finds no lease and is dropped. Raises PermissionDenied, InvalidTransition.
         """
         with verb(self, "terminate", by) as row:
             vendor = connections[row._state.db].vendor
@@ -35,7 +35,8 @@ class LifecycleVerbs(InstanceFields):
             record(row, "workflow_terminated", by=by, via=via, reason=reason)
 
     def resume(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
-        """Let a blocked instance try again, usually after a deploy that repaired its code (design 6, "Engine failures").
+        """Let a blocked instance try again, usually after a deploy that repaired its code (design 6, "Engine
+        failures").
 
         Everything recorded is kept; nothing that finished runs again. Raises PermissionDenied, InvalidTransition.
         """

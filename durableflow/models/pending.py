@@ -15,7 +15,8 @@ from durableflow.models.querysets import PendingEventQuerySet
 
 
 class PendingEvent(DecisionVerbs):
-    """A wait of one instance: what it waits for, how it is shown, who may decide, and the decision. Rows are kept as the audit of decisions."""
+    """A wait of one instance: what it waits for, how it is shown, who may decide, and the decision. Rows are kept as
+    the audit of decisions."""
 
     Status = PendingStatus
 
@@ -47,7 +48,8 @@ class PendingEvent(DecisionVerbs):
 
     @property
     def current_status(self) -> str:
-        """The status as everybody must read it: an open wait past its deadline has timed out, even if no worker was up (design 8)."""
+        """The status as everybody must read it: an open wait past its deadline has timed out, even if no worker was
+        up (design 8)."""
         if self.status == PendingStatus.OPEN and self.deadline is not None and self.deadline < clock.host_now():
             return PendingStatus.TIMED_OUT
         return self.status

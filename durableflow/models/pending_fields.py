@@ -16,8 +16,8 @@ from durableflow.models.step import StepRecord
 class PendingFields(models.Model):
     """The wait, how it is shown, who may decide, and the decision.
 
-    ``types``: event types that answer it. ``restricted``: users, groups or a permission are named, so the general right to decide is not
-    enough. ``form``: dotted path of the form class. ``via``: the door of the decision.
+    ``types``: event types that answer it. ``restricted``: users, groups or a permission are named, so the general right
+    to decide is not enough. ``form``: dotted path of the form class. ``via``: the door of the decision.
     """
 
     instance = models.ForeignKey(

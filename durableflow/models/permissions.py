@@ -28,7 +28,8 @@ class RequesterBarred(PermissionDenied):
 
 
 def holds(user: Who, permission: str, row: Any = None) -> bool:
-    """Whether ``user`` holds ``durableflow.<permission>`` for all rows or for this one. Nobody and inactive users hold nothing."""
+    """Whether ``user`` holds ``durableflow.<permission>`` for all rows or for this one. Nobody and inactive users
+    hold nothing."""
     if user is None or not getattr(user, "is_active", False):
         return False
     name = f"durableflow.{permission}"
@@ -64,7 +65,8 @@ def may_view(instance: InstanceFields, user: Who) -> bool:
 
 
 def available_actions(instance: InstanceFields, user: Who) -> set[str]:
-    """The row verbs that are allowed to ``user`` in the instance's present status; never one that would change nothing."""
+    """The row verbs that are allowed to ``user`` in the instance's present status; never one that would change
+    nothing."""
     if not holds(user, OPERATE, instance):
         return set()
     return {verb for verb in OPERATIONS if allowed(verb, instance.status)}

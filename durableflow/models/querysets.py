@@ -84,8 +84,8 @@ class PendingEventQuerySet(models.QuerySet[Any]):
         return self.open().approvals().filter(may_decide_q(self, user)).exclude(barred_q(user))
 
     def visible_to(self, user: Who) -> Self:
-        """Those that ``user`` may see: all with ``view_pendingevent``, else those of own instances and those the user may decide or has
-        decided."""
+        """Those that ``user`` may see: all with ``view_pendingevent``, else those of own instances and those the
+        user may decide or has decided."""
         if holds(user, VIEW_PENDING):
             return self.all()
         if user is None or not user.is_authenticated or not user.is_active:

@@ -24,10 +24,12 @@ class RepairVerbs(InstanceFields):
         abstract = True
 
     def retry(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
-        """Run the step that ended an errored instance again; everything else and all idempotency keys are kept (design 9, case LIF-10).
+        """Run the step that ended an errored instance again; everything else and all idempotency keys are kept (design
+        9, case LIF-10).
 
-        The failed step gets a fresh budget and its attempt numbers go on rising; a timed-out wait opens anew with a new deadline. Errors
-        that the workflow caught stay caught. ``max_duration`` starts again. Raises PermissionDenied, InvalidTransition.
+        The failed step gets a fresh budget and its attempt numbers go on rising; a timed-out wait opens anew with a new
+        deadline. Errors that the workflow caught stay caught. ``max_duration`` starts again. Raises PermissionDenied,
+        InvalidTransition.
         """
         with verb(self, "retry", by) as row:
             full = type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk)
@@ -56,7 +58,8 @@ def _deadline(row: Any) -> Any:
 
 
 def _reset_failed(row: Any, error: Any) -> list[str]:
-    """Make the failed records that ended the run pending again, and free what was started after them. Returns their labels."""
+    """Make the failed records that ended the run pending again, and free what was started after them. Returns their
+    labels."""
     # What the end cancelled was still open: it goes on as it was (a wait opens anew).
     row.steps.filter(run_number=row.run_number, status=StepStatus.CANCELLED).exclude(kind=StepKind.NOTIFY).update(
         status=StepStatus.PENDING, finished=None

@@ -23,8 +23,9 @@ class ResultVerbs(InstanceFields):
     def result(self, timeout: float | None = None) -> Any:
         """Wait until the instance has ended and return its output.
 
-        ``timeout``: seconds, None: for ever. Raises WorkflowFailed when it ended errored or terminated, TimeoutError, and RuntimeError inside
-        ``atomic()``: there the end could never become visible (unless the instance has ended already).
+        ``timeout``: seconds, None: for ever. Raises WorkflowFailed when it ended errored or terminated, TimeoutError,
+        and RuntimeError inside ``atomic()``: there the end could never become visible (unless the instance has ended
+        already).
         """
         end = None if timeout is None else time.monotonic() + timeout
         pause = FIRST_LOOK

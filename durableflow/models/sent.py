@@ -16,9 +16,9 @@ from durableflow.models.pending import PendingEvent
 class SentEvent(models.Model):
     """Something sent to an instance. Senders only INSERT here and never lock the instance (design 4).
 
-    ``delivered``: the instance was made due. ``consumed_by``: identity of the step that took it, as text, so that it stays consumed whatever is
-    dropped later; '' while nobody has. There is no database constraint to the instance: a sender never waits for its row, and delivery
-    drops orphans.
+    ``delivered``: the instance was made due. ``consumed_by``: identity of the step that took it, as text, so that it
+    stays consumed whatever is dropped later; '' while nobody has. There is no database constraint to the instance: a
+    sender never waits for its row, and delivery drops orphans.
     """
 
     Kind = SentKind

@@ -17,12 +17,14 @@ MASK = "[REDACTED]"
 
 
 class StepRecord(models.Model):
-    """One durable call of one run: (scope, kind, name, count) is its identity, a finished row is a checkpoint (design 6).
+    """One durable call of one run: (scope, kind, name, count) is its identity, a finished row is a checkpoint (design
+    6).
 
-    ``seq``: order of first start in the run. ``execution``: which execution started it. ``key_run``: run number in which it first started;
-    the idempotency key derives from it. ``config``: the resolved options of its first execution. ``attempts``: tries so far, of which
-    ``attempts_before_retry`` were made before an operator's ``retry()`` (they do not count to the budget). ``freed``: started after a step
-    that ``retry()`` reset, so the replay need not meet it again.
+    ``seq``: order of first start in the run. ``execution``: which execution started it. ``key_run``: run number in
+    which it first started; the idempotency key derives from it. ``config``: the resolved options of its first
+    execution. ``attempts``: tries so far, of which ``attempts_before_retry`` were made before an operator's ``retry()``
+    (they do not count to the budget). ``freed``: started after a step that ``retry()`` reset, so the replay need not
+    meet it again.
     """
 
     Kind = StepKind
@@ -86,7 +88,8 @@ class StepRecord(models.Model):
 
     @property
     def error(self) -> dict[str, Any] | None:
-        """The last error: ``{"type", "message", "traceback", "step"}`` or None; of a sensitive step message and traceback are masked."""
+        """The last error: ``{"type", "message", "traceback", "step"}`` or None; of a sensitive step message and
+        traceback are masked."""
         stored = self.error_data
         if stored is None:
             return None
