@@ -82,7 +82,8 @@ def resolve(
         longest = get_settings().LEASE / ATOMIC_SHARE
         if timeout is not None and seconds > longest:
             raise InvalidConfig(
-                f"step {step!r}: timeout: an atomic step on SQLite may take at most a third of the lease, {longest:g} seconds, not {seconds:g}: "
+                f"step {step!r}: timeout: an atomic step on SQLite may take at most a third of the lease, "
+                f"{longest:g} seconds, not {seconds:g}: "
                 "it keeps everybody else from writing.",
                 step=step,
                 field="timeout",
@@ -220,7 +221,8 @@ class BodyRun:
         )
         if record.used > (self.options.retries.limit or 0):
             error = WorkerLost(
-                f"{self.lease.label}: the worker that ran attempt {record.attempts} of step {self.identity.label!r} was lost, and no retries are left."
+                f"{self.lease.label}: the worker that ran attempt {record.attempts} of step "
+                f"{self.identity.label!r} was lost, and no retries are left."
             )
             self._finish_failed(error, self.execution.claim.db_now(), lost)
         record.status = PENDING

@@ -104,7 +104,8 @@ def _claim_sqlite(using: str, limit: int, oldest: bool) -> Rows:
         for pk, lost_token in _due_sqlite(using, limit, oldest, text):
             token = new_token()
             sql = f"""
-                UPDATE {INSTANCE} SET {_SET.format(false="0", row="")}, lease_token = %s, owner = %s, wake_at = %s, started = COALESCE(started, %s)
+                UPDATE {INSTANCE} SET {_SET.format(false="0", row="")}, lease_token = %s, owner = %s, wake_at = %s,
+                    started = COALESCE(started, %s)
                 WHERE id = %s RETURNING {_COLUMNS}"""
             (row,) = run(using, sql, [token, owner(), end, text, pk])
             if row[4] == 1:

@@ -106,7 +106,10 @@ def _refusal(claim: Claim, cls: type[Any] | None) -> str:
         known = ", ".join(registry.names()) or "none"
         return f"No workflow is named {claim.workflow!r} here (known: {known}). Put its code back, or rename it back, and resume."
     if claim.code_version > cls.options.version:
-        return f"It needs version {claim.code_version} of workflow {claim.workflow!r}; this worker has version {cls.options.version}. Deploy it and resume."
+        return (
+            f"It needs version {claim.code_version} of workflow {claim.workflow!r}; this worker has version "
+            f"{cls.options.version}. Deploy it and resume."
+        )
     if claim.interruptions >= MAX_INTERRUPTIONS:
         return f"Its worker was lost {claim.interruptions} times in a row without progress. See what kills the process, then resume."
     if claim.give_backs >= MAX_GIVE_BACKS:
@@ -153,7 +156,8 @@ def _swallowed(where: str, outcome: Suspend, raised: BaseException) -> Suspensio
     else:
         detail = f"but run() raised {type(raised).__name__}: {raised} in its place"
     error = SuspensionSwallowed(
-        f"{where} was suspended at {outcome.where}, {detail}. Catch Exception instead of BaseException, never use a bare except or a return in "
+        f"{where} was suspended at {outcome.where}, {detail}. Catch Exception instead of BaseException, never "
+        "use a bare except or a return in "
         "finally, and raise again what is not yours."
     )
     error.__cause__ = raised

@@ -138,7 +138,8 @@ class Replay:
             )
         if block := self._open_block():
             self.refuse(
-                f"{call} of {self.where} was called inside {block}. A suspension would roll that back: end the block before the call, or put "
+                f"{call} of {self.where} was called inside {block}. A suspension would roll that back: end the "
+                "block before the call, or put "
                 "it into a step's body."
             )
 
@@ -155,7 +156,8 @@ class Replay:
         self.refused_calls += 1
         if isinstance(stop.outcome, Suspend) and not _in_flight(stop):
             error = SuspensionSwallowed(
-                f"{self.where} was suspended at {stop.outcome.where}, but run() caught that and went on to {call}. Catch Exception instead of "
+                f"{self.where} was suspended at {stop.outcome.where}, but run() caught that and went on to "
+                f"{call}. Catch Exception instead of "
                 "BaseException, never use a bare except, and raise again what is not yours."
             )
             stop = self.stop = Unwind(Block(error))
@@ -217,7 +219,8 @@ class Replay:
         if missed is not None:
             self.halt(
                 NonDeterminismError(
-                    f"run() of {self.where} has returned, but {missed.identity.kind} {missed.identity.label!r} is recorded and was not called "
+                    f"run() of {self.where} has returned, but {missed.identity.kind} {missed.identity.label!r} "
+                    "is recorded and was not called "
                     "this time. Put the old code back, or branch on recorded values only, and resume the instance."
                 )
             )

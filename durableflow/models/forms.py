@@ -40,7 +40,8 @@ def build(path: str, data: Mapping[str, Any] | None) -> forms.Form:
     cls = find(path)
     if cls is None:
         raise RuntimeError(
-            f"The form {path} is not imported in this process. Import it at the top of the workflows module, so that every process knows it."
+            f"The form {path} is not imported in this process. Import it at the top of the workflows module, so "
+            "that every process knows it."
         )
     return cls(data)
 
