@@ -1,0 +1,101 @@
+"""A real cluster on the test database, in processes of its own, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from project.settings import BASE_DIR
+from tests.support.database import child_environment
+from tests.support.postgres import die_with_parent
+
+START_SECONDS = 60.0
+"""Far more than anything takes, for a machine that is busy with other tests."""
+
+
+def until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> None:
+    """Wait until ``condition()`` is true; fail with ``what`` if that takes longer than ``seconds``."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}"
+        time.sleep(0.02)
+
+
+class ClusterProcess:
+    """``manage.py durableflow_cluster`` in a process group of its own."""
+
+    def __init__(self, log: Path, environment: Mapping[str, str], command: str = "durableflow_cluster") -> None:
+        self.log = log
+        with log.open("ab") as file:
+            self.process = subprocess.Popen(
+                [sys.executable, "manage.py", command],
+                cwd=BASE_DIR,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                preexec_fn=die_with_parent,
+            )
+
+    def wait_until_running(self) -> None:
+        """Until django-q2 says that it runs."""
+        until(lambda: self.said(" running.") or self.process.poll() is not None, "cluster runs", START_SECONDS)
+        assert self.process.poll() is None, self.log.read_text()
+
+    def said(self, words: str) -> bool:
+        """Whether the log holds these words."""
+        return words in self.log.read_text(errors="replace")
+
+    def stop(self, number: int = signal.SIGTERM, *, group: bool = False, seconds: float = 30.0) -> int:
+        """Send a signal, to the main process or to all, and give the exit status."""
+        if group:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+    def alive(self) -> bool:
+        """Whether any process of the cluster is left."""
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def kill(self) -> None:
+        """End everything at once."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        until(lambda: not self.alive(), "all processes of the cluster are gone")
+
+
+@contextmanager
+def cluster(
+    log: Path, *, durableflow: Mapping[str, Any] | None = None, q_cluster: Mapping[str, Any] | None = None, **extra: str
+) -> Iterator[ClusterProcess]:
+    """A running cluster with changed settings; nothing of it is left afterwards."""
+    environment = child_environment(
+        DJANGO_SETTINGS_MODULE="tests.support.cluster_settings",
+        TEST_DURABLEFLOW=json.dumps(durableflow or {}),
+        TEST_Q_CLUSTER=json.dumps(q_cluster or {}),
+        **extra,
+    )
+    process = ClusterProcess(log, environment)
+    try:
+        process.wait_until_running()
+        yield process
+    except BaseException:
+        sys.stderr.write(f"--- {log}\n{log.read_text(errors='replace')[-8000:]}\n")
+        raise
+    finally:
+        process.kill()
