@@ -171,9 +171,7 @@ class VerbsMixin(ReadOnlyAdminMixin):
         self.message_user(request, text, level if done else messages.ERROR)
 
     def _bulk_page(self, request: HttpRequest, rows: list[Any], verb: Verb, form: ReasonForm) -> HttpResponse:
-        fitting = [
-            row for row in rows if allowed(verb.name, row.status) and self.has_operate_permission(request, row)
-        ]
+        fitting = [row for row in rows if allowed(verb.name, row.status) and self.has_operate_permission(request, row)]
         others = [row for row in rows if row not in fitting]
         title = ngettext("%(verb)s %(n)d instance", "%(verb)s %(n)d instances", len(fitting))
         context = self.page_context(

@@ -47,6 +47,4 @@ def badge(status: str, label: Any) -> SafeString:
 
 def toned(icon: str, tone: str, label: Any) -> SafeString:
     """A badge with an icon of its own."""
-    return format_html(
-        '<span class="df-badge df-{}"><span aria-hidden="true">{}</span> {}</span>', tone, icon, label
-    )
+    return format_html('<span class="df-badge df-{}"><span aria-hidden="true">{}</span> {}</span>', tone, icon, label)

@@ -84,7 +84,7 @@ class ReadOnlyAdminMixin(Base):
 
     def page_context(self, request: HttpRequest, title: Any, row: Any = None, **more: Any) -> dict[str, Any]:
         """What every page of ours gives its template."""
-        request.current_app = self.admin_site.name  # type: ignore[attr-defined]
+        request.current_app = self.admin_site.name
         return {
             **self.admin_site.each_context(request),
             "opts": self.opts,

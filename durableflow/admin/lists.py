@@ -38,7 +38,7 @@ class BoundedPaginator(AnyPaginator):
         return rows.order_by().values("pk")[: MOST_COUNTED + 1].count()
 
     @cached_property
-    def count(self) -> int:  # type: ignore[override]
+    def count(self) -> int:
         """The number of rows that pages are made of."""
         return min(self.counted, MOST_COUNTED)
 

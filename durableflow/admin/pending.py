@@ -97,14 +97,18 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
     def state(self, obj: PendingEvent) -> SafeString:
         """The status as everybody must read it, and who decided."""
         drawn = state_badge(obj)
-        return format_html('{}<span class="df-why">{}</span>', drawn, obj.decided_by_name) if obj.decided_by_name else drawn
+        return (
+            format_html('{}<span class="df-why">{}</span>', drawn, obj.decided_by_name)
+            if obj.decided_by_name
+            else drawn
+        )
 
     @admin.display(description=gettext_lazy("requested by"), empty_value="")
     def asked_by(self, obj: PendingEvent) -> str:
         """Who started the instance."""
         return obj.instance.created_by_name
 
-    @admin.display(description=gettext_lazy("deadline"), empty_value=gettext_lazy("none"))
+    @admin.display(description=gettext_lazy("deadline"), empty_value="-")
     def until(self, obj: PendingEvent) -> Any:
         """Until when it can be answered."""
         return obj.deadline

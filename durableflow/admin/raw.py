@@ -23,7 +23,8 @@ HINT_SHOWN: Final = 60
 def with_start(queryset: QuerySet[Any], column: str, size: int = INLINE) -> QuerySet[Any]:
     """Rows without the value in ``column`` but with the start of its stored text (``<column>_start``) and its length."""
     annotations: dict[str, Any] = {f"{column}_start": Substr(column, 1, size), f"{column}_size": Length(column)}
-    return queryset.defer(column).annotate(**annotations)
+    found: QuerySet[Any] = queryset.defer(column).annotate(**annotations)
+    return found
 
 
 def value_html(row: Any, column: str, full_url: str, *, sensitive: bool = False) -> SafeString | str:

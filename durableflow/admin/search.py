@@ -15,7 +15,7 @@ from durableflow.models.permissions import VIEW, holds
 
 
 def by_id_prefix(queryset: QuerySet[Any], prefix: str, names: Iterable[str], field: str = "") -> QuerySet[Any]:
-    """Rows whose ``instance_id`` starts with ``prefix``. ``names``: the workflow names, so that the index on (workflow, instance_id) serves.
+    """Rows whose ``instance_id`` starts with ``prefix``. ``names``: the workflow names, so that the index on both serves.
 
     ``field``: path to the instance (``"instance__"``) where ``queryset`` is of another table.
     """

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
-from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
@@ -16,7 +15,9 @@ from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
 
-Text = str | Promise
+if TYPE_CHECKING:
+    from django.utils.functional import _StrOrPromise as Text
+
 MOST_NAMED: Final = 10
 
 
@@ -47,7 +48,9 @@ VERBS: Final[dict[str, Verb]] = {
             label=_("Retry"),
             many=_("Retry selected instances"),
             question=_("Run the failed step again?"),
-            effect=_("The step that failed runs again with a fresh number of retries. All finished steps keep their results."),
+            effect=_(
+                "The step that failed runs again with a fresh number of retries. All finished steps keep their results."
+            ),
             done=_("The failed step runs again."),
             fits=_("Only a failed instance can be retried."),
         ),
@@ -65,7 +68,9 @@ VERBS: Final[dict[str, Verb]] = {
             label=_("Terminate"),
             many=_("Terminate selected instances"),
             question=_("End this instance for good?"),
-            effect=_("The instance ends now. Open waits are cancelled and no further step starts. This cannot be undone."),
+            effect=_(
+                "The instance ends now. Open waits are cancelled and no further step starts. This cannot be undone."
+            ),
             done=_("The instance was terminated."),
             danger=True,
             fits=_("It has already ended, or is rolling back."),

@@ -1,7 +1,7 @@
 """Deciding a pending event on a page: one implementation for the admin and for decision links (design 8, cases EVT-10, EVT-13).
 
-It says in which state the wait is for one person, builds the forms, and hands a submitted answer to ``PendingEvent.decide``, which checks right
-and state again under the row's lock.
+It says in which state the wait is for one person, builds the forms, and hands a submitted answer to
+``PendingEvent.decide``, which checks right and state again under the row's lock.
 """
 
 from __future__ import annotations

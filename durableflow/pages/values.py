@@ -36,7 +36,10 @@ def cut_note(full_url: str) -> SafeString:
     if not full_url:
         return format_html('<p class="df-note">{}</p>', _("Not everything is shown."))
     return format_html(
-        '<p class="df-note">{} <a href="{}">{}</a></p>', _("Not everything is shown."), full_url, _("Open the full JSON")
+        '<p class="df-note">{} <a href="{}">{}</a></p>',
+        _("Not everything is shown."),
+        full_url,
+        _("Open the full JSON"),
     )
 
 

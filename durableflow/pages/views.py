@@ -27,8 +27,8 @@ PROBLEMS: dict[int, tuple[Any, Any]] = {
 class DecideLinkView(View):
     """Shows one wait to the one person for whom the link was made, after login; POST decides it.
 
-    GET and HEAD change nothing, so a mail scanner cannot decide. 403: not our link, another person's link, or no right (any more); 410: expired
-    or gone; 409: somebody was faster. Staff and others alike.
+    GET and HEAD change nothing, so a mail scanner cannot decide. 403: not our link, another person's link, or no right
+    (any more); 410: expired or gone; 409: somebody was faster. Staff and others alike.
     """
 
     http_method_names = ["get", "head", "post"]

@@ -78,11 +78,14 @@ def make_wait(instance: WorkflowInstance, name: str = "manager approval", **fiel
 
 def make_failed(**fields: Any) -> WorkflowInstance:
     """A failed instance: one step done, one failed for good after three attempts."""
-    error = {"type": "shop.services.CardDeclined", "message": "no money", "traceback": "Traceback\n  boom", "step": "charge card-1"}
+    error = {
+        "type": "shop.services.CardDeclined",
+        "message": "no money",
+        "traceback": "Traceback\n  boom",
+        "step": "charge card-1",
+    }
     steps = [["", "do", "charge card", 1]]
-    instance = make_instance(
-        status=S.ERRORED, error_data={**error, "steps": steps}, finished=timezone.now(), **fields
-    )
+    instance = make_instance(status=S.ERRORED, error_data={**error, "steps": steps}, finished=timezone.now(), **fields)
     make_step(instance, "load cart", raw_output={"total": 600})
     make_step(instance, "charge card", status=StepStatus.FAILED, attempts=3, error_data=error)
     for attempt in (1, 2, 3):
@@ -116,7 +119,9 @@ def send(instance: WorkflowInstance, type: str, payload: Any = None) -> SentEven
 def snapshot() -> list[tuple[Any, ...]]:
     """What must not change where a request is refused: rows, history, inbox."""
     return [
-        *WorkflowInstance.objects.order_by("id").values_list("id", "status", "run_number", "blocked", "finished", "wake_at"),
+        *WorkflowInstance.objects.order_by("id").values_list(
+            "id", "status", "run_number", "blocked", "finished", "wake_at"
+        ),
         *PendingEvent.objects.order_by("id").values_list("id", "status", "approved", "comment", "decided_by"),
         *StepRecord.objects.order_by("id").values_list("id", "status", "attempts"),
         ("history", HistoryEntry.objects.count()),

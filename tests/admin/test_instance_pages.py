@@ -48,7 +48,9 @@ def test_list_shows_status_reason_and_progress(login, viewer) -> None:
 
 def test_list_filters(login, viewer, user_factory) -> None:
     """Status, workflow, time, "waiting on me", "needs attention"."""
-    ops = user_factory("ops", is_staff=True, permissions=["durableflow.view_workflowinstance", "durableflow.decide_pendingevent"])
+    ops = user_factory(
+        "ops", is_staff=True, permissions=["durableflow.view_workflowinstance", "durableflow.decide_pendingevent"]
+    )
     now = timezone.now()
     make_wait(make_instance(instance_id="mine"))
     make_failed(instance_id="failed", workflow="export")
@@ -294,7 +296,10 @@ def test_unreadable_rows_do_not_break_the_page(login, viewer) -> None:
     instance = make_instance(params={"a": 1})
     make_step(instance, raw_output=1)
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE durableflow_workflowinstance SET params = %s, progress = %s, output = %s", ["{", "{", '{"$df": "later", "v": 1}'])
+        cursor.execute(
+            "UPDATE durableflow_workflowinstance SET params = %s, progress = %s, output = %s",
+            ["{", "{", '{"$df": "later", "v": 1}'],
+        )
         cursor.execute("UPDATE durableflow_steprecord SET output = %s", ["nonsense"])
     client = login(viewer)
     assert "unreadable" in html(client.get(reverse(PAGE, args=[instance.pk])))
