@@ -15,7 +15,9 @@ from project.demo.services import carts, images, invoices, payments
 class ApprovalForm(forms.Form):
     """What the person who approves a picture may add."""
 
-    title = forms.CharField(max_length=120, required=False, help_text="Shown with the picture instead of its file name.")
+    title = forms.CharField(
+        max_length=120, required=False, help_text="Shown with the picture instead of its file name."
+    )
 
 
 class ImageParams(TypedDict):
@@ -67,7 +69,9 @@ class PayCart(Workflow[CartParams, dict[str, str]]):
 
     class Meta:
         name = "pay-cart"
-        step_retries = Retries(limit=10, delay=1, backoff="constant", give_up_on=(ObjectDoesNotExist, payments.PaymentRefused))
+        step_retries = Retries(
+            limit=10, delay=1, backoff="constant", give_up_on=(ObjectDoesNotExist, payments.PaymentRefused)
+        )
         step_timeout = "1 minute"
 
     def run(self, event: WorkflowEvent[CartParams], step: Step) -> dict[str, str]:

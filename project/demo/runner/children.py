@@ -71,9 +71,8 @@ class Children:
         self._children: list[Child] = []
         self._groups: set[int] = set()
         if _libc:
-            _libc.prctl(
-                PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0
-            )  # orphans of our children come to us, so that we can reap them
+            # Orphans of our children come to us, so that we can reap them.
+            _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
     def start(self, child: Child) -> None:
         """Start a child and keep it."""
@@ -93,7 +92,9 @@ class Children:
         Raises ``DemoFailed`` where it had to be started more than ``most`` times.
         """
         code = child.ended()
-        if code is None or child.ended_at is None or time.monotonic() - child.ended_at < after or replaced():
+        if child.process is None or child.ended_at is None:
+            return
+        if time.monotonic() - child.ended_at < after or replaced():
             return
         if child.starts >= most:
             raise DemoFailed(
@@ -101,26 +102,39 @@ class Children:
                 f"Its log, {child.log}:\n{child.last_lines()}"
             )
         self._say(f"the {child.name} has ended (exit code {code}): starting it again")
-        _signal_group(child.process.pid if child.process else 0, signal.SIGKILL)  # what it left behind
+        _signal_group(child.process.pid, signal.SIGKILL)  # what it left behind
         self.start(child)
 
     def stop(self) -> None:
-        """End every group: SIGTERM, a grace, SIGKILL, until no member is left or a few more seconds have passed."""
-        for signum, seconds in ((signal.SIGTERM, GRACE), (signal.SIGKILL, 5.0)):
-            for group in self._groups:
-                _signal_group(group, signum)
-            limit = time.monotonic() + seconds
-            while self._alive() and time.monotonic() < limit:
-                time.sleep(0.05)
-            if not self._alive():
+        """End everything: ask the children to end, then their groups, then kill what is left. Takes little over the grace."""
+        stages: tuple[tuple[Callable[[], None], float, Callable[[], bool]], ...] = (
+            (self._ask_children, GRACE, self._children_live),
+            (lambda: self._signal_groups(signal.SIGTERM), 2.0, self._groups_live),
+            (lambda: self._signal_groups(signal.SIGKILL), 5.0, self._groups_live),
+        )
+        for act, seconds, going_on in stages:
+            if not self._groups_live():
                 return
+            act()
+            limit = time.monotonic() + seconds
+            while going_on() and time.monotonic() < limit:
+                time.sleep(0.05)
 
-    def _alive(self) -> bool:
+    def _ask_children(self) -> None:
         for child in self._children:
-            child.ended()
-        for group in list(self._groups):
-            if not _group_lives(group):
-                self._groups.discard(group)
+            if child.process and child.ended() is None:
+                child.process.terminate()
+
+    def _children_live(self) -> bool:
+        return None in [child.ended() for child in self._children if child.process]
+
+    def _signal_groups(self, signum: int) -> None:
+        for group in self._groups:
+            _signal_group(group, signum)
+
+    def _groups_live(self) -> bool:
+        self._children_live()  # a child is reaped by its own object first, which then knows its exit code
+        self._groups = {group for group in self._groups if _group_lives(group)}
         return bool(self._groups)
 
 
