@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 
 import django
@@ -37,7 +36,7 @@ INSTALLED_APPS = [
     "drf_spectacular",
     "django_q",
     "durableflow",
-    *(["project.demo"] if find_spec("project.demo") else []),
+    "project.demo",
 ]
 
 MIDDLEWARE = [
@@ -137,9 +136,9 @@ Q_CLUSTER = {
     "retry": 120,
     "save_limit": -1,
 }
-DURABLEFLOW = {"BASE_URL": BASE_URL}
+DURABLEFLOW: dict[str, object] = {"BASE_URL": BASE_URL}
 
-LOGGING = {
+LOGGING: dict[str, object] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},

@@ -79,7 +79,15 @@ class Postgres:
     def start(self) -> str:
         """Make the data directory, start the server with fsync on, wait until it answers."""
         with self.log.open("ab") as log:
-            initdb = [self.install / "bin" / "initdb", "-D", self.data, "-U", "postgres", "--auth=trust", "--no-sync"]
+            initdb = [
+                str(self.install / "bin" / "initdb"),
+                "-D",
+                str(self.data),
+                "-U",
+                "postgres",
+                "--auth=trust",
+                "--no-sync",
+            ]
             locale = ["--encoding=UTF8", "--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
             made = subprocess.run(
                 [*initdb, *locale], cwd=self.home, stdout=log, stderr=log, check=False, **self.as_user
