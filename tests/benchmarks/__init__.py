@@ -1,0 +1,1 @@
+"""What durableflow costs, measured against a floor in the same run: ``make bench`` (design 11)."""

@@ -1,0 +1,11 @@
+"""The example project's settings with the benchmarks' workflows."""
+
+from __future__ import annotations
+
+from project.settings import *  # noqa: F403
+from project.settings import INSTALLED_APPS
+
+DEBUG = False
+INSTALLED_APPS = [*INSTALLED_APPS, "tests.benchmarks"]
+DURABLEFLOW: dict[str, object] = {}
+LOGGING: dict[str, object] = {"version": 1, "disable_existing_loggers": False}
