@@ -10,7 +10,7 @@ from drf_spectacular.views import SpectacularAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from durableflow.api.base import APP_NAME, ApiView
+from durableflow.api.base import APP_NAME, ApiView, StrictJsonRenderer
 
 SUFFIX = "schema/"
 
@@ -29,3 +29,9 @@ class SchemaView(ApiView, SpectacularAPIView):
         self.patterns = [path(prefix, include((self.routes, APP_NAME)))]
         response: Response = super().get(request, *args, **kwargs)  # type: ignore[no-untyped-call]
         return response
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Errors are JSON here too."""
+        self.request.accepted_renderer = StrictJsonRenderer()
+        self.request.accepted_media_type = StrictJsonRenderer.media_type
+        return super().handle_exception(exc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rest_framework.exceptions import NotFound
 from rest_framework.pagination import BasePagination, CursorPagination
 from rest_framework.response import Response
 
@@ -15,6 +16,13 @@ class NewestFirst(CursorPagination):
     page_size = 50
     page_size_query_param = "page_size"
     max_page_size = 500
+
+    def decode_cursor(self, request: Any) -> Any:
+        """The cursor of the request. Raises NotFound for one that is none of ours."""
+        cursor = super().decode_cursor(request)
+        if cursor is not None and not _is_position(cursor.position):
+            raise NotFound(self.invalid_cursor_message)
+        return cursor
 
 
 class InOrder(NewestFirst):
@@ -38,3 +46,8 @@ class Whole(BasePagination):
     def get_paginated_response_schema(self, schema: Any) -> dict[str, Any]:
         """The same form as the pages of a cursor."""
         return CursorPagination().get_paginated_response_schema(schema)
+
+
+def _is_position(position: Any) -> bool:
+    """We order by numbers alone."""
+    return position is None or (str(position).isascii() and str(position).isdigit())

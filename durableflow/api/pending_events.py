@@ -89,7 +89,11 @@ class DecideView(ApiView):
         body = self.body(DecideBody)
         row = self.pending_event(pk)
         row.require_right(request.user)
-        row.require_open()
+        try:
+            row.require_open()
+        except StaleDecision:
+            # Somebody may have decided after the row was read: read again who it was.
+            raise self.pending_event(pk).stale() from None
         data = form_data(row, body["data"]) if body["approved"] else body["data"]
         decision = row.decide(body["approved"], by=request.user, data=data, comment=body["comment"], via=Via.API)
         return Response(DecisionAnswer(decision).data)

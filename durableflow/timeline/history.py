@@ -36,8 +36,10 @@ HISTORY_TYPES: Final = (
     "wait_started",
     "wait_completed",
     "wait_timed_out",
+    "wait_cancelled",
     "event_received",
     "decided",
+    "child_finished",
 )
 # Which stored types a reader's type may come from, beside itself.
 SOURCES: Final = {

@@ -67,6 +67,8 @@ class Veil:
         kept = dict(data)
         if isinstance(kept.get("error"), dict):
             kept["error"] = self.error(kept["error"], step=step)
+        if isinstance(kept.get("blocked"), str):
+            kept["blocked"] = self.text(kept["blocked"])
         if step in self.labels and kept.get("output") is not None:
             kept["output"] = REDACTED
         return shown(kept)

@@ -1,0 +1,80 @@
+"""Retry, resume and terminate over REST (cases SEC-10, LIF-03)."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from durableflow.models import HistoryEntry, WorkflowInstance
+from tests.api.conftest import ORDERS, snapshot
+
+pytestmark = pytest.mark.django_db
+URL = f"{ORDERS}order-1/"
+ENDED = ("complete", "errored", "terminated")
+REFUSED = [
+    *(("retry", status) for status in ("queued", "running", "waiting", "paused", "complete", "terminated")),
+    *(("resume", status) for status in ("queued", "running", "waiting", *ENDED)),
+    *(("terminate", status) for status in ENDED),
+]
+
+
+@pytest.mark.parametrize(("verb", "before", "after"), [
+    ("retry", "errored", "queued"), ("resume", "paused", "queued"), ("terminate", "waiting", "terminated"),
+])  # fmt: skip
+def test_verbs_leave_a_trace(verb, before, after, client_of, people, order) -> None:
+    """SEC-10: who, when, why and through which door."""
+    order(status=before, finished=timezone.now() if before == "errored" else None)
+    response = client_of("operator").post(f"{URL}{verb}/", {"reason": "told so"})
+    assert response.status_code == 200
+    assert response.json() == {
+        "workflow": "api-order", "instance_id": "order-1", "status": after, "url": f"http://testserver{URL}",
+    }  # fmt: skip
+    entry = HistoryEntry.objects.latest("id")
+    assert (entry.actor, entry.actor_name, entry.via, entry.reason) == (
+        people("operator"),
+        "operator",
+        "api",
+        "told so",
+    )
+    shown = client_of("operator").get(f"{URL}history/").json()["results"][-1]
+    assert (shown["actor"], shown["via"], shown["reason"]) == ("operator", "api", "told so")
+
+
+@pytest.mark.parametrize(("verb", "status"), REFUSED)
+def test_a_verb_that_does_not_fit_changes_nothing(verb, status, client_of, order) -> None:
+    """409 names the status; a second click is such a verb."""
+    order(status=status, finished=timezone.now() if status in ENDED else None)
+    before = snapshot()
+    response = client_of("operator").post(f"{URL}{verb}/")
+    assert response.status_code == 409
+    assert response.json()["code"] == "invalid_transition"
+    assert response.json()["status"] == status
+    assert f"is {status}" in response.json()["detail"]
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize("verb", ["retry", "resume", "terminate"])
+@pytest.mark.parametrize(
+    "body", [{"force": True}, {"reason": 5.5 * 10**9, "x": 1}, {"reason": "\0"}, {"reason": []}, []]
+)
+def test_bad_bodies(verb, body, client_of, order) -> None:
+    order(status="waiting")
+    before = snapshot()
+    response = client_of("operator").post(f"{URL}{verb}/", body)
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
+    assert snapshot() == before
+
+
+def test_termination_closes_the_waits(client_of, order, wait_of) -> None:
+    """LIF-03: a later decision is told so."""
+    wait = wait_of(order())
+    assert client_of("operator").post(f"{URL}terminate/").status_code == 200
+    response = client_of("decider").post(f"/api/pending-events/{wait.pk}/decide/", {"approved": True})
+    assert (response.status_code, response.json()["code"]) == (409, "cancelled")
+    assert WorkflowInstance.objects.get().status == "terminated"
+
+
+@pytest.mark.parametrize("verb", ["pause", "restart", "delete", "batch"])
+def test_verbs_that_do_not_exist(verb, client_of, order) -> None:
+    order()
+    assert client_of("superuser").post(f"{URL}{verb}/").status_code == 404
