@@ -1,0 +1,216 @@
+"""The broker's tick: what it hands out, when, and what it does about errors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import OperationalError, ProgrammingError, connection, transaction
+from django_q.conf import Conf
+from django_q.models import OrmQ
+from django_q.signing import SignedPackage
+from django_q.tasks import async_task
+
+from durableflow.cluster import Broker, broker
+from durableflow.cluster.drains import Drains
+from durableflow.models import SentEvent, WorkflowInstance
+from tests.workflows.cluster_samples import ClusterSteps, ClusterWait
+
+pytestmark = pytest.mark.django_db(transaction=True)
+DRAIN = "durableflow.cluster.tasks.drain_task"
+
+
+@pytest.fixture
+def drains(monkeypatch: pytest.MonkeyPatch) -> Drains:
+    """The drains of this test's cluster."""
+    fresh = Drains()
+    monkeypatch.setattr(broker, "DRAINS", fresh)
+    return fresh
+
+
+@pytest.fixture
+def tick(drains: Drains, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """A broker as the pusher uses it."""
+    monkeypatch.setattr(Conf, "POLL", Conf.POLL)
+    made = Broker("durableflow")
+    yield made
+    made._listener.close()
+
+
+def create(name: str = "w", **options: Any) -> WorkflowInstance:
+    return ClusterSteps.create({"log": "/dev/null", "name": name}, **options)
+
+
+def unpacked(tasks: Any) -> list[dict[str, Any]]:
+    return [SignedPackage.loads(pack) for _ack, pack in tasks or []]
+
+
+def after(seconds: float, action: Any) -> threading.Thread:
+    """Do something in another thread, on a connection of its own, a little later."""
+
+    def run() -> None:
+        time.sleep(seconds)
+        try:
+            action()
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_due_work_becomes_a_drain_that_django_q2_neither_stores_nor_limits(tick: Broker) -> None:
+    create()
+    [(ack, _pack)] = tasks = tick.dequeue() or []
+    [package] = unpacked(tasks)
+    assert ack is None
+    assert (package["func"], package["args"], package["save"], package["timeout"]) == (DRAIN, (), False, -1)
+    assert OrmQ.objects.count() == 0
+
+
+def test_at_most_one_drain_is_unbegun(tick: Broker, drains: Drains) -> None:
+    create("a"), create("b")
+    assert tick.dequeue()
+    WorkflowInstance.objects.filter(pk=WorkflowInstance.objects.order_by("pk")[0].pk).update(wake_at=None)
+    began = time.monotonic()
+    assert tick.dequeue() is None, "another row is due, but the drain is not begun"
+    assert time.monotonic() - began < 1.5
+    drains.begun()
+    assert unpacked(tick.dequeue())[0]["func"] == DRAIN
+
+
+def test_a_drain_that_begins_ends_the_wait_for_it(tick: Broker, drains: Drains) -> None:
+    create()
+    assert tick.dequeue()
+    thread = after(0.1, drains.begun)
+    began = time.monotonic()
+    assert tick.dequeue() is None
+    thread.join()
+    assert 0.05 < time.monotonic() - began < 0.6
+
+
+def test_a_row_that_nobody_can_claim_makes_no_spin(tick: Broker, drains: Drains) -> None:
+    """Design 4: after a drain that claimed nothing the pause grows from 20 ms to a second."""
+    create()
+    end, handed_out = time.monotonic() + 1.5, 0
+    while time.monotonic() < end:
+        if tick.dequeue():
+            handed_out += 1
+            drains.begun()
+    assert 3 <= handed_out <= 8
+
+
+def test_what_is_due_later_ends_the_wait_in_time(tick: Broker) -> None:
+    create(start_at=0.3)
+    began = time.monotonic()
+    while not tick.dequeue():
+        assert time.monotonic() - began < 5
+    assert 0.25 < time.monotonic() - began < 0.8
+
+
+def test_an_empty_tick_ends_within_about_a_second(tick: Broker) -> None:
+    began = time.monotonic()
+    assert tick.dequeue() is None
+    assert 0.5 < time.monotonic() - began < 1.5
+
+
+def test_a_commit_ends_the_wait(tick: Broker) -> None:
+    thread = after(0.1, create)
+    began = time.monotonic()
+    assert tick.dequeue() is None
+    thread.join()
+    assert time.monotonic() - began < 0.7
+    assert unpacked(tick.dequeue())[0]["func"] == DRAIN
+
+
+def test_a_tick_delivers_sent_events(tick: Broker) -> None:
+    row = ClusterWait.create({"log": "/dev/null", "name": "w"})
+    WorkflowInstance.objects.filter(pk=row.pk).update(status=WorkflowInstance.Status.WAITING, wake_at=None)
+    row.send_event("go", 1)
+    assert unpacked(tick.dequeue())[0]["func"] == DRAIN
+    assert SentEvent.objects.get().delivered
+
+
+def test_ordinary_tasks_are_served_beside_due_work(tick: Broker) -> None:
+    create()
+    async_task("math.floor", 1.5)
+    funcs = [unpacked(tick.dequeue())[0]["func"] for _ in range(2)]
+    assert sorted(funcs) == sorted([DRAIN, "math.floor"])
+
+
+def test_an_ordinary_task_ends_the_wait_once_it_is_committed(tick: Broker) -> None:
+    def enqueue() -> None:
+        with transaction.atomic():
+            async_task("math.floor", 1.5)
+
+    thread = after(0.1, enqueue)
+    began = time.monotonic()
+    assert tick.dequeue() is None
+    thread.join()
+    assert time.monotonic() - began < 0.7
+    [(ack, _pack)] = tick.dequeue() or []
+    tick.acknowledge(ack)
+    assert OrmQ.objects.count() == 0
+
+
+def test_a_rolled_back_task_was_never_there(tick: Broker) -> None:
+    with pytest.raises(RuntimeError), transaction.atomic():
+        async_task("math.floor", 1.5)
+        raise RuntimeError
+    assert tick.dequeue() is None
+
+
+def test_the_queue_is_where_the_router_puts_it_without_the_key_orm(tick: Broker) -> None:
+    """api.md, wiring: only ``broker_class`` is given."""
+    assert Conf.ORM is None
+    assert (tick.get_connection().db, tick.queue_size(), tick.ping()) == ("default", 0, True)
+    assert "'default'" in tick.info()
+
+
+def test_an_outage_is_waited_out_and_told_once(
+    tick: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "durableflow.cluster")
+    monkeypatch.setattr(broker, "OUTAGE_PAUSE", 0.01)
+    with monkeypatch.context() as patch:
+        patch.setattr(broker, "next_due", lambda using: raises(OperationalError("server closed the connection")))
+        assert [tick.dequeue() for _ in range(3)] == [None, None, None]
+    create()
+    assert tick.dequeue()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def raises(error: Exception) -> Any:
+    raise error
+
+
+def test_another_error_is_raised(tick: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error in a statement must be seen; retried in silence it would stop everything without a word."""
+    monkeypatch.setattr(broker, "next_due", lambda using: raises(ProgrammingError("syntax error")))
+    with pytest.raises(ProgrammingError):
+        tick.dequeue()
+
+
+def test_a_missing_table_is_no_outage(tick: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(using: str) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM nowhere")
+
+    monkeypatch.setattr(broker, "next_due", broken)
+    with pytest.raises((OperationalError, ProgrammingError)):
+        tick.dequeue()
+
+
+def test_a_process_that_was_forked_uses_nothing_of_its_parent(tick: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    create()
+    assert tick.dequeue()
+    before = tick._listener
+    monkeypatch.setattr("os.getpid", lambda: -1)
+    assert tick.dequeue(), "a new pusher knows of no drain"
+    assert tick._listener is not before
+    before.close()
