@@ -46,13 +46,19 @@ def opened() -> str:
 
 
 def abandon_opened() -> None:
-    """Roll back and close the connections on which a body left something open (not those whose blocks lie below the
-    baseline)."""
+    """Roll back what was opened above the baseline. A connection that had no block then is closed; where one lies below,
+    only the blocks above it are left."""
     base = _baseline.get() or {}
     for connection in connections.all(initialized_only=True):
-        open_now = connection.in_atomic_block or (connection.connection is not None and not connection.autocommit)
-        if open_now and connection.alias not in base:
+        if connection.alias in base:
+            while connection.in_atomic_block and len(connection.atomic_blocks) > base[connection.alias]:
+                connection.atomic_blocks[-1].__exit__(_Abandoned, _Abandoned(), None)
+        elif connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
             drop(connection)
+
+
+class _Abandoned(Exception):
+    """Why a block is left."""
 
 
 def drop(connection: BaseDatabaseWrapper) -> None:

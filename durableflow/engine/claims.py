@@ -27,15 +27,16 @@ _SET: Final = (
 )
 
 
-def claim(using: str, limit: int = 1) -> list[Claim]:
+def claim(using: str, limit: int = 1, *, pk: int | None = None) -> list[Claim]:
     """Take up to ``limit`` due instances, best class first; each fourth time the oldest of all, so that nothing
     starves.
 
     A statement of its own: what it took is committed before anything runs. An expired lease counts as due and is taken
-    over.
+    over. ``pk``: this instance alone (the testing kit runs due work in an order of its own).
     """
-    oldest = next(_turn) % OLDEST_EVERY == 0
-    rows = _claim_postgres(using, limit, oldest) if is_postgres(using) else _claim_sqlite(using, limit, oldest)
+    oldest = pk is None and next(_turn) % OLDEST_EVERY == 0
+    claim_rows = _claim_postgres if is_postgres(using) else _claim_sqlite
+    rows = claim_rows(using, limit, oldest, "" if pk is None else f"AND id = {int(pk)}")
     return [_made(using, row) for row in rows]
 
 
@@ -65,7 +66,7 @@ def _made(using: str, row: tuple[Any, ...]) -> Claim:
     )
 
 
-def _claim_postgres(using: str, limit: int, oldest: bool) -> Rows:
+def _claim_postgres(using: str, limit: int, oldest: bool, only: str) -> Rows:
     # NO KEY UPDATE: a business transaction that has checked a foreign key to the row must not hide it. The probe compares with
     # statement_timestamp(), because a volatile function cannot use the index.
     order = "ORDER BY x.wake_at LIMIT 1" if oldest else "LIMIT %s"
@@ -75,7 +76,7 @@ def _claim_postgres(using: str, limit: int, oldest: bool) -> Rows:
         WITH due AS MATERIALIZED (
             SELECT x.id, x.lease_token FROM generate_series(0, {CLASSES - 1}) AS k, LATERAL (
                 SELECT id, lease_token, wake_at FROM {INSTANCE}
-                WHERE claim_class = k AND wake_at <= {clock.postgres("statement")}
+                WHERE claim_class = k AND wake_at <= {clock.postgres("statement")} {only}
                 ORDER BY wake_at LIMIT {probe} FOR NO KEY UPDATE SKIP LOCKED
             ) AS x {order}
         ), taken AS (
@@ -93,15 +94,15 @@ def _claim_postgres(using: str, limit: int, oldest: bool) -> Rows:
     return run(using, sql, [*limits, new_token() // 2, owner(), float(get_settings().LEASE)])
 
 
-def _claim_sqlite(using: str, limit: int, oldest: bool) -> Rows:
+def _claim_sqlite(using: str, limit: int, oldest: bool, only: str) -> Rows:
     now = clock.host_now()
-    if not _due_sqlite(using, limit, oldest, clock.sqlite_text(now)):
+    if not _due_sqlite(using, limit, oldest, only, clock.sqlite_text(now)):
         return []  # nothing is due: no write lock was taken
     rows: Rows = []
     with write_transaction(using):
         now = clock.host_now()
         text, end = clock.sqlite_text(now), clock.sqlite_text(now + timedelta(seconds=get_settings().LEASE))
-        for pk, lost_token in _due_sqlite(using, limit, oldest, text):
+        for pk, lost_token in _due_sqlite(using, limit, oldest, only, text):
             token = new_token()
             sql = f"""
                 UPDATE {INSTANCE} SET {_SET.format(false="0", row="")}, lease_token = %s, owner = %s, wake_at = %s,
@@ -119,11 +120,11 @@ def _claim_sqlite(using: str, limit: int, oldest: bool) -> Rows:
     return rows
 
 
-def _due_sqlite(using: str, limit: int, oldest: bool, now: str) -> Rows:
+def _due_sqlite(using: str, limit: int, oldest: bool, only: str, now: str) -> Rows:
     count = 1 if oldest else limit
     probes = " UNION ALL ".join(
         f"SELECT * FROM (SELECT id, lease_token, wake_at, claim_class FROM {INSTANCE} WHERE claim_class = {k} AND wake_at <= %s "
-        f"ORDER BY wake_at LIMIT {count})"
+        f"{only} ORDER BY wake_at LIMIT {count})"
         for k in range(CLASSES)
     )
     order = "wake_at" if oldest else "claim_class, wake_at"

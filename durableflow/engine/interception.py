@@ -18,5 +18,8 @@ class Interceptor:
     def before_checkpoint(self, workflow: str, identity: Identity, attempt: int) -> None:
         """Called when a body has returned and nothing is written yet; may raise ProcessDied."""
 
+    def before_exit(self) -> None:
+        """Called before the engine ends this process with a message on standard error."""
+
 
 PASS = Interceptor()

@@ -1,0 +1,33 @@
+"""``self.workflows`` for Django's test cases."""
+
+from __future__ import annotations
+
+import unittest
+from typing import TYPE_CHECKING
+
+from durableflow.testing.kit import Harness, open_harness, unused_mocks
+
+if TYPE_CHECKING:
+    _Base = unittest.TestCase
+else:
+    _Base = object
+
+
+class WorkflowTestMixin(_Base):
+    """Put it before the test case: ``class OrderTests(WorkflowTestMixin, TestCase)``. A ``setUp`` of your own calls
+    ``super().setUp()`` first."""
+
+    workflows: Harness
+
+    def setUp(self) -> None:
+        """Open a harness for this test."""
+        super().setUp()
+        self.workflows = self.enterContext(open_harness())
+        self.addCleanup(self._check_mocks)
+
+    def _check_mocks(self) -> None:
+        outcome = getattr(self, "_outcome", None)
+        if outcome is not None and not outcome.success:
+            return  # it has failed already, and that is why mocks are left
+        if message := unused_mocks(self.workflows):
+            raise self.failureException(message)

@@ -1,0 +1,115 @@
+"""Mocks of steps: what they answer, which call they are for, whether anybody used them (case TST-03)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from durableflow.core import codec
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which steps a mock is for. ``count`` None: every occurrence of the name; ``workflow`` None: in every workflow."""
+
+    step: str
+    count: int | None = None
+    workflow: str | None = None
+
+    def matches(self, workflow: str, name: str, count: int) -> bool:
+        """Whether that step is meant."""
+        return self.step == name and self.count in (None, count) and self.workflow in (None, workflow)
+
+    @property
+    def precision(self) -> int:
+        """The more is said, the more it counts: an occurrence more than a workflow."""
+        return 2 * (self.count is not None) + (self.workflow is not None)
+
+    def __str__(self) -> str:
+        count = "" if self.count is None else f", count={self.count}"
+        return f"{self.step!r}{count}" + ("" if self.workflow is None else f", workflow={self.workflow!r}")
+
+
+@dataclass
+class ErrorMock:
+    """``mock_error``: the next ``left`` attempts fail (None: all of them)."""
+
+    address: Address
+    error: BaseException
+    left: int | None
+    used: bool = False
+
+    def raise_error(self) -> None:
+        """Fail as a body would; the error's own past is forgotten, because one object may be raised many times."""
+        self.used = True
+        if self.left is not None:
+            self.left -= 1
+        self.error.__context__ = None
+        raise self.error.with_traceback(None)
+
+
+@dataclass
+class ResultMock:
+    """``mock_result``: the stored text of the value, so that nothing that happens to the value later has an effect."""
+
+    address: Address
+    text: str
+    used: bool = False
+
+    def give(self) -> Any:
+        """The value, a new copy each time."""
+        self.used = True
+        return codec.loads(self.text)
+
+
+@dataclass
+class Mocks:
+    """All mocks of one harness. Errors come first, in the order in which they were mocked; then the most precise result."""
+
+    errors: list[ErrorMock] = field(default_factory=list)
+    results: dict[Address, ResultMock] = field(default_factory=dict)
+    crashes: list[str] = field(default_factory=list)
+    seen: dict[str, None] = field(default_factory=dict)
+
+    def add_result(self, address: Address, value: Any) -> None:
+        """Raises ValueError for a second result of one address, CodecError for a value that no step could return."""
+        if address in self.results:
+            raise ValueError(f"mock_result({address}) is there already: which of the two values is meant?")
+        self.results[address] = ResultMock(address, codec.dumps(value, what=f"mock_result({address})"))
+
+    def add_error(self, address: Address, error: BaseException, times: int | None) -> None:
+        """Raises TypeError, ValueError for what cannot be raised."""
+        if not isinstance(error, BaseException):
+            raise TypeError(f"mock_error({address}): the error must be an instance of an exception, not {error!r}.")
+        if times is not None and (type(times) is not int or times < 1):
+            raise ValueError(
+                f"mock_error({address}): times must be at least 1, or None for every attempt, not {times!r}."
+            )
+        self.errors.append(ErrorMock(address, error, times))
+
+    def body(self, workflow: str, name: str, count: int) -> Callable[[], Any] | None:
+        """What to run in place of a step's body; None if nobody has mocked it."""
+        self.seen[name] = None
+        for error in self.errors:
+            if error.left != 0 and error.address.matches(workflow, name, count):
+                return error.raise_error
+        found = [mock for mock in self.results.values() if mock.address.matches(workflow, name, count)]
+        return max(found, key=lambda mock: mock.address.precision).give if found else None
+
+    def take_crash(self, name: str) -> bool:
+        """Whether the process has to die now, after the body of this step."""
+        if name not in self.crashes:
+            return False
+        self.crashes.remove(name)
+        return True
+
+    def unused(self) -> str:
+        """What nobody has used, as a message; '' if all is well."""
+        names = [f"mock_error({mock.address})" for mock in self.errors if not mock.used]
+        names += [f"mock_result({mock.address})" for mock in self.results.values() if not mock.used]
+        names += [f"crash_before_checkpoint({name!r})" for name in self.crashes]
+        if not names:
+            return ""
+        ran = ", ".join(repr(name) for name in self.seen) or "none"
+        return f"Nothing has used {', '.join(names)}. Steps whose body was due in this test: {ran}."
