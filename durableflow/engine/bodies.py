@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from django.db import connections
 
@@ -72,12 +72,13 @@ def resolve(
         )
     if record is not None and record.config is not None:
         stored = execution.decode(record.config, record.identity)
-        return BodyOptions(
-            Retries.from_config(stored["retries"], live),
-            float(stored["timeout"]),
-            sensitive or record.sensitive,
-            bool(stored["atomic"]),
-        )
+        with execution.reading(record.identity):
+            return BodyOptions(
+                Retries.from_config(stored["retries"], live),
+                float(stored["timeout"]),
+                sensitive or record.sensitive,
+                bool(stored["atomic"]),
+            )
     if atomic and connections[execution.lease.using].vendor == "sqlite":
         longest = get_settings().LEASE / ATOMIC_SHARE
         if timeout is not None and seconds > longest:
@@ -242,12 +243,29 @@ class BodyRun:
                 final, error = True, wrong_delay
         described = self.execution.describe(error, self.identity, self.options.sensitive)
         data = {"attempt": attempt.number, "started": started, "error": self._shown(described)}
+        if error is self.execution.replay.refusal and retries.limit != 0:
+            return self._refused(error, described, started, Entry("attempt_errored", data))
         if final:
             return self._finish_failed(error, started, Entry("attempt_errored", data), described=described)
         record.status, record.output, record.error = PENDING, None, codec.dumps(described)
         entry = Entry("attempt_errored", {**data, "retry_delay": delay.total_seconds()})
         wake_at = self._write(started, entry, wake_in=delay.total_seconds())
         self.execution.suspend(wake_at, self.identity)
+
+    def _refused(self, error: BaseException, described: dict[str, Any], started: Any, entry: Entry) -> NoReturn:
+        """The body broke a rule of the engine. The attempt is recorded, but the step has failed only if the instance
+        ends by it: a blocked one runs the repaired body after ``resume()``."""
+        self.record.status, self.record.output, self.record.error = PENDING, None, codec.dumps(described)
+        self._write(started, entry)
+        self.execution.refused = self
+        self.execution.errors.append((error, self.identity))
+        raise error
+
+    def fail_refused(self) -> None:
+        """The refusal ends the instance: the step has failed."""
+        described = self.execution.decode(self.record.error or "{}", self.identity)
+        self.record.status = FAILED
+        self._write(self.execution.claim.db_now(), Entry("step_errored", {"error": self._shown(described)}))
 
     def _finish_failed(
         self, error: BaseException, started: Any, *entries: Entry, described: dict[str, Any] | None = None
@@ -258,6 +276,7 @@ class BodyRun:
         last = Entry("step_errored", {"error": self._shown(described)})
         self._write(started, *entries, last, unshaken=self.execution.shaken())
         if self.execution.replay.refusal is not None:
+            self.execution.errors.append((self.execution.replay.refusal, self.identity))
             raise self.execution.replay.refusal
         raise self.execution.failure(record)
 

@@ -8,6 +8,7 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging import LoggerAdapter
 from types import TracebackType
 from typing import Any, Final, NoReturn
@@ -18,7 +19,13 @@ from durableflow.authoring.context import derive
 from durableflow.core import atomicity, codec, failures
 from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
-from durableflow.core.exceptions import CodecError, LimitExceeded, NonDeterminismError, WorkflowTimeout
+from durableflow.core.exceptions import (
+    CodecError,
+    LimitExceeded,
+    NonDeterminismError,
+    NonRetryableError,
+    WorkflowTimeout,
+)
 from durableflow.core.statuses import StepKind
 from durableflow.engine import endings
 from durableflow.engine.atomic import run_atomically
@@ -28,8 +35,8 @@ from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, STARTE
 from durableflow.engine.lease import Claim
 from durableflow.engine.replay import Replay, Scope
 from durableflow.engine.steps import Entry, StepWrite, write_step
-from durableflow.engine.unwind import Expire, LeaseLost, Suspend, Unwind
-from durableflow.engine.waits import Answer, attend, cancel_wait
+from durableflow.engine.unwind import Drop, Expire, LeaseLost, Suspend, Unwind
+from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
 EXIT_STATUS: Final = 70  # EX_SOFTWARE
@@ -55,8 +62,9 @@ class Execution:
             give_up=self._give_up,
         )
         self.errors: list[tuple[BaseException, Identity]] = []
+        self.refused: BodyRun | None = None
         self._steps = sum(record.identity.kind == StepKind.DO for record in records)
-        self._bytes = sum(len(record.output or "") for record in records)
+        self._bytes = sum(_size(record.output or "") for record in records)
         marked = any(record.status == STARTED for record in records)
         self._charge = claim.lost_token is not None and not marked
         self._shaken = bool(claim.interruptions or claim.give_backs)
@@ -171,31 +179,43 @@ class Execution:
         if call.notify is None:
             self._charge = False
         record = record or self.new_record(identity)
-        answer = attend(self.lease, self.claim, record, call)
+        try:
+            answer = attend(self.lease, self.claim, record, call)
+        except UnreadableAnswer as error:
+            self.replay.halt(error)
+        except NonRetryableError as error:  # an unknown group, a context that cannot be stored
+            self._refused(record, error)
         if not answer.settled and call.notify is not None:
-            self._notify(scope, identity, record, call, answer)
+            answer = self._notify(scope, identity, record, call, answer)
         if not answer.settled:
             self.suspend(answer.wake_at, identity)
         record.status = COMPLETE if answer.error is None else FAILED
         record.output, record.error = answer.output, answer.error
         return self._recorded(record, call)
 
-    def _notify(self, scope: Scope, identity: Identity, wait: Record, call: calls.WaitCall, answer: Answer) -> None:
+    def _refused(self, record: Record, error: Exception) -> NoReturn:
+        """The wait cannot open. That is an outcome like any other: one that ``run`` has caught stays caught."""
+        described = self.describe(error, record.identity, False)
+        record.status, record.error = FAILED, codec.dumps(described)
+        self._write(record, Entry("step_errored", {"error": failures.public(described)}))
+        raise self.failure(record) from None
+
+    def _notify(self, scope: Scope, identity: Identity, wait: Record, call: calls.WaitCall, answer: Answer) -> Answer:
         """Tell somebody of the open wait: a recorded body under the wait's name and count (design 5)."""
         own = identity._replace(kind=NOTIFY)
         record = self.replay.records.get(own)
-        if record is not None and record.finished:
-            return
-        options = resolve(self, identity.label, record, None, None, False, False)
         try:
-            self._run_notify(scope, own, record, options, call, answer)
+            if record is None or not record.finished:
+                options = resolve(self, identity.label, record, None, None, False, False)
+                self._run_notify(scope, own, record, options, call, answer)
+            elif record.status == FAILED:  # and the worker was lost before it had cancelled the wait
+                raise self.failure(record)
+            return answer
         except Exception as error:
             if error is self.replay.refusal:
                 raise
             text = codec.dumps(self.describe(error, identity, False))
-            cancel_wait(self.lease, self.claim, wait, text)
-            wait.status, wait.error = FAILED, text
-            raise self.failure(wait) from None
+            return cancel_wait(self.lease, self.claim, wait, answer.pending_event, text)
 
     def _run_notify(
         self,
@@ -207,7 +227,7 @@ class Execution:
         answer: Answer,
     ) -> None:
         notify = call.notify
-        pending = PendingEvent.objects.using(self.lease.using).get(pk=answer.pending_event)
+        pending = load_pending(self.lease, answer.pending_event)
         try:
             BodyRun(self, scope, own, record, options).run(lambda: _without_result(notify, pending))
         except Unwind as stop:
@@ -242,18 +262,25 @@ class Execution:
         text = codec.dumps(
             value, what=f"output of step {identity.label!r} of {self.claim.label}", max_bytes=limits.output
         )
-        self._bytes += len(text)
-        if self._bytes > limits.bytes:
-            raise LimitExceeded.of(f"{self.claim.label}: the sum of all outputs", self._bytes, limits.bytes)
+        total = self._bytes + _size(text)
+        if total > limits.bytes:
+            raise LimitExceeded.of(f"{self.claim.label}: the sum of all outputs", total, limits.bytes)
+        self._bytes = total
         return text
 
     def decode(self, text: str, identity: Identity) -> Any:
         """A stored value; an unreadable journal blocks the instance, it does not end it (case OPS-13)."""
-        try:
+        with self.reading(identity):
             return codec.loads(text)
-        except CodecError as error:
+
+    @contextmanager
+    def reading(self, identity: Identity) -> Iterator[None]:
+        """Block the instance where a record has not the shape that the engine has written."""
+        try:
+            yield
+        except (CodecError, LookupError, TypeError, ValueError, AttributeError) as error:
             self.replay.halt(
-                NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error}")
+                NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
             )
 
     def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
@@ -263,6 +290,8 @@ class Execution:
     def failure(self, record: Record) -> Exception:
         """The error of a failed record, rebuilt, as every replay raises it."""
         described = self.decode(record.error or "{}", record.identity)
+        with self.reading(record.identity):
+            described["type"]
         error = failures.rebuild(described)
         if record.sensitive:
             failures.mark_sensitive(error)
@@ -272,7 +301,8 @@ class Execution:
     def describe(self, error: BaseException, identity: Identity | None, sensitive: bool) -> dict[str, Any]:
         """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback
         of any other step (case SEC-09)."""
-        error.__traceback__ = _without_engine(error.__traceback__)
+        # Not by assignment: a frozen dataclass refuses that.
+        error.with_traceback(_without_engine(error.__traceback__))
         described = failures.describe(error, step=identity.label) if identity else failures.describe(error)
         if not sensitive:
             for secret in self._secrets:
@@ -304,7 +334,7 @@ class Execution:
     def _check_alive(self) -> None:
         """No durable call returns once the lease is lost or ``max_duration`` is over."""
         if self.lease.lost:
-            raise LeaseLost(self.lease.label)
+            self.replay.unwind(Unwind(Drop(self.lease.label)))
         deadline = self.claim.deadline_at
         if deadline is not None and self.claim.db_now() >= deadline:
             self.replay.unwind(
@@ -323,10 +353,11 @@ class Execution:
         value: Any = None if record.output is None else self.decode(record.output, record.identity)
         if record.sensitive:
             self.hide(value)
-        if isinstance(call, calls.ApprovalCall):
-            return Decision(**value)
-        if isinstance(call, calls.WaitCall):
-            return Event(**value)
+        with self.reading(record.identity):
+            if isinstance(call, calls.ApprovalCall):
+                return Decision(**value)
+            if isinstance(call, calls.WaitCall):
+                return Event(**value)
         return value
 
     def _give_up(self, error: Exception) -> NoReturn:
@@ -336,6 +367,7 @@ class Execution:
             endings.block(self.lease, f"{type(error).__name__}: {error}")
         except (Exception, LeaseLost):
             logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)
+        self.interceptor.before_exit()
         sys.stderr.write(f"durableflow ends this process: {error}\n")
         sys.stderr.flush()
         os._exit(EXIT_STATUS)
@@ -367,6 +399,11 @@ def _without_engine(traceback: TracebackType | None) -> TracebackType | None:
 def _without_result(notify: Any, pending: PendingEvent) -> None:
     """``notify`` is for its effect: what it returns need not be storable."""
     notify(pending)
+
+
+def _size(text: str) -> int:
+    """Bytes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def _texts(value: Any) -> Iterator[str]:

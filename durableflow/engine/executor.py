@@ -17,10 +17,11 @@ from durableflow.core.exceptions import CodecError, InvalidDurableCall, Suspensi
 from durableflow.engine import endings
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
+from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim
 from durableflow.engine.renewal import renewer
 from durableflow.engine.steps import load_journal
-from durableflow.engine.unwind import Block, Expire, GiveBack, LeaseLost, ProcessDied, Suspend
+from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend
 
 logger = logging.getLogger("durableflow.engine")
 MAX_INTERRUPTIONS: Final = 10
@@ -177,15 +178,40 @@ def _apply(execution: Execution, outcome: Any) -> None:
     elif isinstance(outcome, GiveBack):
         endings.give_back(lease)
         raise KeyboardInterrupt
+    elif isinstance(outcome, Drop):
+        raise LeaseLost(lease.label)
 
 
 def _end_with_error(execution: Execution, raised: BaseException) -> None:
+    if execution.refused is not None:
+        execution.refused.fail_refused()
     described = execution.describe(raised, None, sensitive=False)
-    found = [identity for error, identity in execution.errors if _contains(raised, error)]
+    found = _ended_by(raised, {id(error): identity for error, identity in execution.errors})
     if found:
-        described["step"] = found[-1].label
+        described["step"] = found[0].label
         described["steps"] = [list(identity) for identity in found]
     endings.fail(execution.lease, described, leftovers=_leftovers(execution))
+
+
+def _ended_by(raised: BaseException, failed: dict[int, Identity]) -> list[Identity]:
+    """The steps whose failure ended the run: those of the error itself or of a group's members, else the nearest one
+    among its causes and contexts. A failure that was caught before is only the context of what came after it, and
+    stays caught (design 9)."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [raised]
+    while todo:
+        error = todo.pop()
+        if error is None or id(error) in seen:
+            continue
+        seen.add(id(error))
+        if id(error) in failed:
+            return [failed[id(error)]]
+        if isinstance(error, BaseExceptionGroup):
+            members = [identity for member in error.exceptions for identity in _ended_by(member, failed)]
+            if members:
+                return list(dict.fromkeys(members))
+        todo += [error.__context__, error.__cause__]
+    return []
 
 
 def _contains(raised: BaseException, wanted: BaseException) -> bool:

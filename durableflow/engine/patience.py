@@ -11,6 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.engine.lease import Lease
+from durableflow.engine.unwind import LeaseLost
 
 logger = logging.getLogger("durableflow.engine")
 P = ParamSpec("P")
@@ -29,9 +30,12 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
     def repeated(lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> R:
         pause = FIRST_PAUSE
         while True:
-            lease.require()
             try:
+                lease.require()
                 return write(lease, *args, **kwargs)
+            except LeaseLost:
+                lease.lost = True  # whoever swallows this gets no further than to the next durable call
+                raise
             except (OperationalError, InterfaceError) as error:
                 connection = connections[lease.using]
                 if connection.in_atomic_block:

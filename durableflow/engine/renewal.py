@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from django.db import Error, connections
+from django.db import connections
 
 from durableflow.core import clock
 from durableflow.core.conf import get_settings
@@ -55,8 +55,10 @@ class Renewer:
             try:
                 if held:
                     renew(held)
-            except Error as error:
-                logger.warning("Leases could not be renewed and are tried again: %s", error)
+                else:
+                    connections.close_all()  # who waits holds no connection
+            except Exception as error:  # whatever it is: without this thread every lease of the process would end
+                logger.warning("Leases could not be renewed and are tried again: %r", error)
                 connections.close_all()
                 pause = RETRY
 
@@ -102,7 +104,7 @@ def _mark_lost(using: str, missing: list[Lease]) -> None:
     rows = run(using, f"SELECT lease_token FROM {INSTANCE} WHERE id IN ({marks})", [lease.pk for lease in missing])
     alive = {row[0] for row in rows}
     for lease in missing:
-        lease.lost = lease.token not in alive
+        lease.lost = lease.lost or lease.token not in alive
 
 
 _renewer: Renewer | None = None

@@ -126,6 +126,7 @@ class Replay:
         if self.stop is not None:
             self._again(call)
         if self.refusal is not None:
+            self._count(self.refusal)
             raise self.refusal
         if scope.busy is not None:
             self.refuse(
@@ -153,7 +154,6 @@ class Replay:
         suspension was swallowed."""
         stop = self.stop
         assert stop is not None  # noqa: S101
-        self.refused_calls += 1
         if isinstance(stop.outcome, Suspend) and not _in_flight(stop):
             error = SuspensionSwallowed(
                 f"{self.where} was suspended at {stop.outcome.where}, but run() caught that and went on to "
@@ -161,9 +161,14 @@ class Replay:
                 "BaseException, never use a bare except, and raise again what is not yours."
             )
             stop = self.stop = Unwind(Block(error))
-        if self.refused_calls > MAX_REFUSED_CALLS:
-            self._give_up(stop.outcome.error if isinstance(stop.outcome, Block) else SuspensionSwallowed(str(stop)))
+        self._count(stop.outcome.error if isinstance(stop.outcome, Block) else SuspensionSwallowed(str(stop)))
         raise stop
+
+    def _count(self, error: Exception) -> None:
+        """One more call was refused; code that never stops calling is ended with its process."""
+        self.refused_calls += 1
+        if self.refused_calls > MAX_REFUSED_CALLS:
+            self._give_up(error)
 
     # Meeting ----------------------------------------------------------------------------------------------------------
 

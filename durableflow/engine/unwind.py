@@ -33,7 +33,14 @@ class GiveBack:
     """The process must stop: the instance is queued again, nothing is charged."""
 
 
-Outcome = Suspend | Block | Expire | GiveBack
+@dataclass(frozen=True)
+class Drop:
+    """The lease is lost: somebody else owns the instance, so nothing more is written."""
+
+    where: str
+
+
+Outcome = Suspend | Block | Expire | GiveBack | Drop
 
 
 class Unwind(BaseException):

@@ -1,0 +1,680 @@
+"""Replay: finished steps answer from the journal, whatever their value; a changed program is found out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from durableflow import NonRetryableError, Retries, Step, Workflow, WorkflowEvent, drain
+from durableflow.engine.claims import claim
+from durableflow.engine.executor import execute
+from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
+from tests.integration.conftest import StoppedClock
+from tests.support.engine import drained, history_of, steps_of, types_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+S = WorkflowInstance.Status
+
+
+class Refused(NonRetryableError):
+    """Says no."""
+
+
+class Broken(Exception):
+    """Says something with two words."""
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(what, why)
+        self.what, self.why = what, why
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+EMPTY: list[Any] = [None, False, 0, "", [], {}]
+
+
+def test_empty_values_are_checkpoints(stopped_clock: StoppedClock) -> None:
+    """ENG-01: presence of a finished row decides, never the value; a value comes back as what it was."""
+    bodies: list[int] = []
+    seen: list[Any] = []
+
+    class Empty(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            values = []
+            for number, value in enumerate(EMPTY):
+
+                def body(number: int = number, value: Any = value) -> Any:
+                    bodies.append(number)
+                    return value
+
+                values.append(step.do(f"empty {number}", body))
+                step.sleep("nap", "1 minute")
+            seen.append(values)
+            return values
+
+    instance = Empty.create()
+    for _ in EMPTY:
+        assert drained(instance).status == S.WAITING
+        stopped_clock.advance("1 minute")
+    assert drained(instance).status == S.COMPLETE
+    assert bodies == [0, 1, 2, 3, 4, 5]
+    assert [repr(value) for value in instance.output] == [repr(value) for value in EMPTY]
+    assert [repr(value) for value in seen[-1]] == [repr(value) for value in EMPTY]
+    records = instance.steps.filter(kind="do").order_by("seq")
+    assert [record.status for record in records] == ["complete"] * 6
+    assert [record.attempts for record in records] == [1] * 6
+
+
+def test_run_that_returns_nothing_is_complete() -> None:
+    """ENG-01: also the instance itself ends with None as its output."""
+
+    class Nothing(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            step.do("one", lambda: None)
+
+    instance = drained(Nothing.create())
+    assert (instance.status, instance.output) == (S.COMPLETE, None)
+    assert instance.result(timeout=0) is None
+
+
+# ENG-02 -------------------------------------------------------------------------------------------------------------
+
+
+def test_except_exception_does_not_catch_the_suspension(stopped_clock: StoppedClock) -> None:
+    """ENG-02: the wait is not skipped, before or after the wake."""
+    bodies: list[str] = []
+
+    class Catching(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            try:
+                step.sleep("nap", "1 hour")
+            except Exception:
+                step.do("fallback", lambda: bodies.append("fallback"))
+            return "slept"
+
+    instance = drained(Catching.create())
+    assert (instance.status, bodies) == (S.WAITING, [])
+    stopped_clock.advance("59 minutes")
+    assert drained(instance).status == S.WAITING
+    stopped_clock.advance("1 minute")
+    assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "slept", [])
+
+
+def test_bare_except_is_found_out_and_repairable(stopped_clock: StoppedClock) -> None:
+    """ENG-02: the next durable call is refused, the instance is blocked by a named programming error; resume tries again."""
+    bodies: list[str] = []
+    code = {"bare": True}
+
+    class Bare(Workflow):
+        class Meta:
+            name = "bare"
+
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            try:
+                step.sleep("nap", "1 hour")
+            except BaseException:
+                if not code["bare"]:
+                    raise
+                step.is_replaying  # noqa: B018  no durable call, no refusal
+            step.do("after", lambda: bodies.append("after"))
+            return "done"
+
+    instance = drained(Bare.create())
+    assert (instance.status, bodies) == (S.PAUSED, [])
+    assert instance.blocked.startswith("SuspensionSwallowed: bare/")
+    assert "suspended at nap-1" in instance.blocked and "do 'after'" in instance.blocked
+    assert (instance.lease_token, instance.wake_at, instance.error) == (None, None, None)
+    assert steps_of(instance) == [("nap-1", "pending")]
+
+    stopped_clock.advance("1 hour")
+    assert drained(instance).status == S.PAUSED  # a blocked instance does not wake by itself
+    code["bare"] = False
+    instance.resume()
+    assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "done", ["after"])
+
+
+# ENG-04 -------------------------------------------------------------------------------------------------------------
+
+
+def _deployed(run: Any) -> type[Workflow]:
+    """A version of the workflow ``deploy``: what a process finds after a deploy."""
+    cls = type(
+        "Deploy", (Workflow,), {"run": run, "Meta": type("Meta", (), {"name": "deploy"}), "__module__": __name__}
+    )
+    return cls
+
+
+def test_inserted_step_gets_no_foreign_value(stopped_clock: StoppedClock) -> None:
+    """ENG-04 v2: the new step runs, the recorded ones are reused by name."""
+    bodies: list[str] = []
+
+    def body(name: str) -> str:
+        bodies.append(name)
+        return f"value of {name}"
+
+    def old(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        loaded = step.do("load", body, "load")
+        step.wait_for_event("go", type="go", timeout=None)
+        return step.do("save", body, f"save({loaded})")
+
+    def new(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        loaded = step.do("load", body, "load")
+        enriched = step.do("enrich", body, "enrich")
+        step.wait_for_event("go", type="go", timeout=None)
+        return [enriched, step.do("save", body, f"save({loaded})")]
+
+    instance = drained(_deployed(old).create())
+    assert instance.status == S.WAITING
+    _deployed(new)
+    instance.send_event("go")
+    assert drained(instance).status == S.COMPLETE
+    assert instance.output == ["value of enrich", "value of save(value of load)"]
+    assert bodies == ["load", "enrich", "save(value of load)"]
+
+
+def test_other_kind_under_a_recorded_name_blocks_and_can_be_put_back(stopped_clock: StoppedClock) -> None:
+    """ENG-04 v3: a loud, repairable stop that names what was expected and what was found."""
+    bodies: list[str] = []
+
+    def old(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        loaded = step.do("load", lambda: bodies.append("load") or "loaded")
+        step.wait_for_event("go", type="go", timeout=None)
+        return loaded
+
+    def new(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        step.sleep("load", "1 second")
+        step.wait_for_event("go", type="go", timeout=None)
+        return "wrong"
+
+    instance = drained(_deployed(old).create())
+    _deployed(new)
+    instance.send_event("go")
+    assert drained(instance).status == S.PAUSED
+    assert instance.blocked.startswith("NonDeterminismError: deploy/")
+    assert "recorded with do 'load-1'" in instance.blocked and "calls sleep 'load-1'" in instance.blocked
+    assert [label for label, _ in steps_of(instance)] == ["load-1", "go-1"]  # nothing was written
+
+    _deployed(old)
+    instance.resume()
+    assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "loaded", ["load"])
+
+
+def test_removed_step_blocks(stopped_clock: StoppedClock) -> None:
+    """ENG-04: a step that was taken out before a recorded one is found out when the later one is met."""
+
+    def old(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        step.do("a", lambda: 1)
+        step.do("b", lambda: 2)
+        step.sleep("nap", 60)
+
+    def new(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        step.do("b", lambda: 3)
+        step.sleep("nap", 60)
+
+    instance = drained(_deployed(old).create())
+    _deployed(new)
+    stopped_clock.advance(60)
+    assert drained(instance).status == S.PAUSED
+    assert "recorded with do 'a-1' before do 'b-1'" in instance.blocked
+
+
+def test_earlier_end_blocks(stopped_clock: StoppedClock) -> None:
+    """ENG-04, ENG-08: returning before the recorded calls are met is a change too."""
+
+    def old(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        step.do("a", lambda: 1)
+        step.sleep("nap", 60)
+
+    def new(self: Any, event: WorkflowEvent, step: Step) -> Any:
+        return step.do("a", lambda: 1)
+
+    instance = drained(_deployed(old).create())
+    _deployed(new)
+    stopped_clock.advance(60)
+    assert drained(instance).status == S.PAUSED
+    assert "has returned, but sleep 'nap-1' is recorded" in instance.blocked
+
+
+# ENG-05 -------------------------------------------------------------------------------------------------------------
+
+
+def test_same_name_in_a_loop(stopped_clock: StoppedClock) -> None:
+    """ENG-05: name plus occurrence is the identity."""
+    bodies: list[int] = []
+
+    class Loop(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> list[int]:
+            out = []
+            for i in range(3):
+                out.append(step.do("charge", lambda i=i: bodies.append(i) or i * 10))
+            step.sleep("nap", 60)
+            return out
+
+    instance = drained(Loop.create())
+    stopped_clock.advance(60)
+    assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, [0, 10, 20], [0, 1, 2])
+    assert steps_of(instance)[:3] == [("charge-1", "complete"), ("charge-2", "complete"), ("charge-3", "complete")]
+
+
+# ENG-08 -------------------------------------------------------------------------------------------------------------
+
+
+def test_unrecorded_randomness_stops_with_one_extra_row(stopped_clock: StoppedClock) -> None:
+    """ENG-08: no endless growth; the replay that does not meet its step is stopped."""
+    numbers = iter(range(100))
+
+    class Random(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            for _ in range(3):
+                step.do(f"job-{next(numbers)}", lambda: None)
+                step.sleep("nap", 1)
+
+    instance = drained(Random.create())
+    for _ in range(5):
+        stopped_clock.advance(1)
+        drained(instance)
+    assert instance.status == S.PAUSED
+    assert instance.blocked.startswith("NonDeterminismError") and "job-0" in instance.blocked
+    assert instance.steps.filter(kind="do").count() <= 2
+
+
+def test_offered_helpers_are_stable(stopped_clock: StoppedClock) -> None:
+    """ENG-08: now, uuid4 and random give the same at each replay, and differ between instances and between calls."""
+    seen: list[Any] = []
+
+    class Helpers(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            values = [step.now(), step.uuid4(), step.uuid4(), step.random.random(), step.random.random()]
+            step.sleep("nap", 60)
+            values += [step.now(), step.uuid4(), step.random.random()]
+            seen.append(values)
+            return values
+
+    first, second = Helpers.create(), Helpers.create()
+    drain()
+    stopped_clock.advance(60)
+    drain()
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert first.status == S.COMPLETE
+    assert len(seen) == 2
+    assert (first.output[5] - first.output[0]).total_seconds() == 60
+    stable = first.output[1:5] + first.output[6:]
+    assert len(set(map(str, stable))) == len(stable)
+    assert not set(map(str, stable)) & set(map(str, second.output[1:5] + second.output[6:]))
+    assert first.output[0].utcoffset() is not None
+    assert first.steps.filter(kind="now").count() == 2
+
+
+def test_helpers_before_a_wait_are_equal_in_both_executions(stopped_clock: StoppedClock) -> None:
+    """ENG-08: what the first execution saw is what the second sees."""
+    seen: list[Any] = []
+
+    class Twice(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            seen.append((step.now(), step.uuid4(), step.random.randint(0, 10**9), step.random.choice("abcdefgh")))
+            step.sleep("nap", 60)
+
+    instance = drained(Twice.create())
+    stopped_clock.advance(60)
+    assert drained(instance).status == S.COMPLETE
+    assert len(seen) == 2 and seen[0] == seen[1]
+
+
+# ENG-09 -------------------------------------------------------------------------------------------------------------
+
+
+def test_caught_failures_stay_caught(stopped_clock: StoppedClock) -> None:
+    """ENG-09: a failure is a checkpoint; each replay raises the same type and message again, the body does not run."""
+    bodies: list[str] = []
+    seen: list[Any] = []
+
+    def refuse() -> None:
+        bodies.append("risky")
+        raise Refused("card declined")
+
+    def fail() -> None:
+        bodies.append("flaky")
+        raise Broken("disk", "full")
+
+    class Caught(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            errors: list[Any] = []
+            try:
+                step.do("risky", refuse)
+            except Refused as error:
+                errors.append((type(error), str(error), error.args))
+            try:
+                step.do("flaky", fail, retries=Retries(limit=1, delay=0))
+            except Broken as error:
+                errors.append((type(error), str(error), error.what, error.why))
+            seen.append(errors)
+            step.sleep("nap", 5)
+            return step.do("next", lambda: bodies.append("next") or "went on")
+
+    instance = drained(Caught.create())
+    assert instance.status == S.WAITING
+    stopped_clock.advance(5)
+    assert (drained(instance).status, instance.output, instance.error) == (S.COMPLETE, "went on", None)
+    assert bodies == ["risky", "flaky", "flaky", "next"]
+    assert (
+        seen[0] == seen[-1] == [(Refused, "card declined", ("card declined",)), (Broken, "disk: full", "disk", "full")]
+    )
+    assert dict(steps_of(instance))["flaky-1"] == "failed"
+
+
+# ENG-10 -------------------------------------------------------------------------------------------------------------
+
+NESTED = {
+    "do": lambda step: step.do("inner", lambda: 1),
+    "sleep": lambda step: step.sleep("inner", 1),
+    "sleep_until": lambda step: step.sleep_until("inner", 1),
+    "wait_for_event": lambda step: step.wait_for_event("inner", type="x"),
+    "wait_for_approval": lambda step: step.wait_for_approval("inner"),
+    "now": lambda step: step.now(),
+    "uuid4": lambda step: step.uuid4(),
+    "set_progress": lambda step: step.set_progress(1),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_durable_call_in_a_body_is_refused(kind: str) -> None:
+    """ENG-10: not retried, names outer and inner, leaves no row for inner."""
+    bodies: list[str] = []
+
+    class Nested(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.do("outer", lambda: bodies.append("outer") or NESTED[kind](step), retries=5)
+
+    instance = drained(Nested.create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None
+    assert instance.error["type"].endswith("InvalidDurableCall")
+    assert "outer-1" in instance.error["message"] and kind in instance.error["message"]
+    assert instance.error["step"] == "outer-1"
+    assert (steps_of(instance), bodies) == ([("outer-1", "failed")], ["outer"])
+    assert instance.steps.get().attempts == 1
+
+
+def test_refusal_in_a_body_is_sticky() -> None:
+    """ENG-10: a refusal that is caught inside the body, and again in run, ends as blocked, not as success."""
+
+    class Sticky(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            def outer() -> str:
+                try:
+                    step.do("inner", lambda: 1)
+                except Exception:
+                    pass
+                return "fine"
+
+            try:
+                return step.do("outer", outer)
+            except Exception:
+                return "caught"
+
+    instance = drained(Sticky.create())
+    assert instance.status == S.PAUSED
+    assert instance.blocked.startswith("InvalidDurableCall") and "outer-1" in instance.blocked
+    instance.resume()
+    assert drained(instance).status == S.PAUSED  # the code is as wrong as before
+
+
+def test_refused_body_runs_again_after_its_repair() -> None:
+    """ENG-10, design 6: a blocked instance is repairable: the repaired body runs."""
+    code = {"nested": True}
+
+    class Repaired(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            try:
+                return step.do("outer", lambda: step.do("inner", lambda: 1) if code["nested"] else "good")
+            except Exception:
+                return "caught"
+
+    instance = drained(Repaired.create())
+    assert instance.status == S.PAUSED
+    code["nested"] = False
+    instance.resume()
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "good")
+
+
+def test_refused_body_is_retried_by_an_operator() -> None:
+    """ENG-10, LIF-10: uncaught it ends the instance, and ``retry()`` runs the repaired body."""
+    code = {"nested": True}
+
+    class Retried(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.do("outer", lambda: step.do("inner", lambda: 1) if code["nested"] else "good")
+
+    instance = drained(Retried.create())
+    assert instance.status == S.ERRORED
+    code["nested"] = False
+    instance.retry()
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "good")
+
+
+# ENG-12 -------------------------------------------------------------------------------------------------------------
+
+
+def test_endless_loop_meets_the_limit(settings: Any) -> None:
+    """ENG-12: errored at step 51 with a message naming the limit; sleeps do not count."""
+    settings.DURABLEFLOW = {"LIMITS": {"steps": 50}}
+
+    class Endless(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            while True:
+                step.do("tick", lambda: None)
+                step.sleep("nap", 0)
+
+    instance = drained(Endless.create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None
+    assert instance.error["type"].endswith("LimitExceeded")
+    assert "the number of steps" in instance.error["message"]
+    assert "51 steps" in instance.error["message"] and "50 steps" in instance.error["message"]
+    assert instance.steps.filter(kind="do").count() == 50
+    assert instance.steps.filter(kind="sleep").count() == 50
+
+
+def test_limit_counts_over_replays(stopped_clock: StoppedClock, settings: Any) -> None:
+    """ENG-12: the limit is the run's, not the execution's."""
+    settings.DURABLEFLOW = {"LIMITS": {"steps": 5}}
+
+    class Endless(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            while True:
+                step.do("tick", lambda: None)
+                step.sleep("nap", 1)
+
+    instance = drained(Endless.create())
+    for _ in range(8):
+        stopped_clock.advance(1)
+        drained(instance)
+    assert (instance.status, instance.steps.filter(kind="do").count()) == (S.ERRORED, 5)
+
+
+def test_limit_of_records_counts_all_kinds(settings: Any) -> None:
+    """ENG-12: a loop of sleeps alone ends too."""
+    settings.DURABLEFLOW = {"LIMITS": {"records": 20}}
+
+    class Endless(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            while True:
+                step.sleep("nap", 0)
+
+    instance = drained(Endless.create())
+    assert (instance.status, instance.steps.count()) == (S.ERRORED, 20)
+    assert instance.error is not None and "records" in instance.error["message"]
+
+
+# ENG-13 -------------------------------------------------------------------------------------------------------------
+
+
+def test_unknown_workflow_is_blocked_and_resumable(stopped_clock: StoppedClock) -> None:
+    """ENG-13: a clear state, no hot loop, healthy instances finish; with the class back it goes on without loss."""
+    from durableflow.core import registry
+
+    bodies: list[str] = []
+
+    class Gone(Workflow):
+        class Meta:
+            name = "gone"
+
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            step.do("before", lambda: bodies.append("before"))
+            step.sleep("nap", 60)
+            return step.do("after", lambda: bodies.append("after") or "finished")
+
+    class Healthy(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            return step.do("work", lambda: "done")
+
+    instance = drained(Gone.create())
+    with registry.isolated():
+        registry._classes.pop("gone")
+        stopped_clock.advance(60)
+        healthy = [Healthy.create() for _ in range(20)]
+        assert drain(seconds=10) == 21
+        assert drain(seconds=0) == 0  # no hot loop
+        instance.refresh_from_db()
+        assert instance.status == S.PAUSED
+        assert "No workflow is named 'gone'" in instance.blocked and "healthy" in instance.blocked
+        for row in healthy:
+            row.refresh_from_db()
+            assert row.status == S.COMPLETE
+    instance.resume()
+    assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "finished", ["before", "after"])
+
+
+# ENG-14 -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["complete", "errored", "terminated"])
+def test_stale_delivery_to_an_ended_instance_changes_nothing(ending: str) -> None:
+    """ENG-14: an executor with an old claim writes nothing, three times over."""
+
+    class Ends(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            step.do("work", lambda: None)
+            if ending == "errored":
+                raise Broken("it", "failed")
+            return "done"
+
+    instance = Ends.create()
+    (stale,) = claim("default")
+    execute(stale)
+    if ending == "terminated":
+        instance = Ends.create()
+        (stale,) = claim("default")
+        instance.terminate()
+    instance.refresh_from_db()
+    assert instance.status == ending
+
+    def snapshot() -> Any:
+        rows = WorkflowInstance.objects.values(), StepRecord.objects.values(), HistoryEntry.objects.values()
+        return [list(row.order_by("pk")) for row in rows]
+
+    before = snapshot()
+    for _ in range(3):
+        execute(stale)
+        assert drain(seconds=0) == 0
+    assert snapshot() == before
+
+
+# Order of history -----------------------------------------------------------------------------------------------------
+
+
+def test_history_of_a_plain_run(stopped_clock: StoppedClock) -> None:
+    """Design 2: a step that succeeds at once writes one entry; ids rise in order."""
+
+    class Plain(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            step.do("one", lambda: None)
+            step.sleep("nap", 60)
+
+    instance = drained(Plain.create())
+    stopped_clock.advance(60)
+    drained(instance)
+    assert types_of(instance) == [
+        "workflow_queued",
+        "workflow_started",
+        "step_completed",
+        "sleep_started",
+        "sleep_completed",
+        "workflow_completed",
+    ]
+    (entry,) = history_of(instance, "step_completed")
+    assert entry["attempt"] == 1 and entry["started"] is not None
+
+
+# OPS-13 ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["output", "config", "error"])
+@pytest.mark.parametrize("text", ["{not json", "[1]", "5", '{"$df": "later", "v": 1}', "{}"])
+def test_corrupt_journal_blocks_and_can_be_repaired(column: str, text: str, stopped_clock: StoppedClock) -> None:
+    """OPS-13: dead letter, not endless retry: healthy instances finish, a repaired row goes on."""
+
+    class Poisoned(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            if column == "output":
+                got = step.wait_for_event("mail", type="mail").payload
+            elif column == "error":
+                try:
+                    got = step.do("fails", lambda: 1 / 0, retries=0)
+                except ZeroDivisionError:
+                    got = "caught"
+            else:
+                tries = step.do(
+                    "again", lambda: attempts.append(1) or 1 / (len(attempts) - 1), retries=Retries(delay=60)
+                )
+                got = tries
+            step.sleep("nap", 60)
+            return got
+
+    class Healthy(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            return step.do("work", lambda: "done")
+
+    attempts: list[int] = []
+    instance = Poisoned.create()
+    if column == "output":
+        instance.send_event("mail", "hello")
+    drained(instance)
+    assert instance.status == S.WAITING
+    record = instance.steps.order_by("seq")[0]
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT {column} FROM durableflow_steprecord WHERE id = %s", [record.pk])
+        (good,) = cursor.fetchone()
+        assert good is not None and json.loads(good)
+        cursor.execute(f"UPDATE durableflow_steprecord SET {column} = %s WHERE id = %s", [text, record.pk])
+    healthy = [Healthy.create() for _ in range(5)]
+    stopped_clock.advance(60)
+    drained(instance)
+    assert all(row.status == S.COMPLETE for row in map(drained, healthy))
+    assert instance.status == S.PAUSED, instance.error
+    assert "cannot be read" in instance.blocked and record.label in instance.blocked
+    with connection.cursor() as cursor:
+        cursor.execute(f"UPDATE durableflow_steprecord SET {column} = %s WHERE id = %s", [good, record.pk])
+    instance.resume()
+    drained(instance)
+    stopped_clock.advance(60)
+    assert drained(instance).status == S.COMPLETE
+
+
+def test_unreadable_params_block() -> None:
+    """OPS-13: params that cannot be read block before run is called."""
+
+    class Params(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return event.params
+
+    instance = Params.create({"a": 1})
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE durableflow_workflowinstance SET params = '{' WHERE id = %s", [instance.pk])
+    assert drained(instance).status == S.PAUSED
+    assert "params cannot be read" in instance.blocked
