@@ -17,6 +17,7 @@ from durableflow.engine.sql import SENT, is_postgres, run
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
 
 BATCH: Final = 500
+WINDOW: Final = 5000
 TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
 
 
@@ -27,7 +28,13 @@ def deliver(using: str) -> bool:
     Reads first: nothing is locked or opened while nothing is there.
     """
     undelivered = "NOT delivered" if is_postgres(using) else "delivered = 0"
-    rows = run(using, f"SELECT instance_id FROM {SENT} WHERE {undelivered} ORDER BY id LIMIT {BATCH}")
+    # Instances, not events: many events of one instance that somebody holds must not hide those of the others.
+    rows = run(
+        using,
+        f"""SELECT DISTINCT instance_id FROM (
+                SELECT instance_id FROM {SENT} WHERE {undelivered} ORDER BY id LIMIT {WINDOW}
+            ) AS oldest LIMIT {BATCH}""",
+    )
     if not rows:
         return False
     wanted = {pk for (pk,) in rows}

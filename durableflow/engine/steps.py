@@ -25,7 +25,9 @@ _UPSERT: Final = f"""
         status = excluded.status, config = COALESCE({STEP}.config, excluded.config), output = excluded.output, error = excluded.error,
         attempts = excluded.attempts, wake_at = excluded.wake_at, token = excluded.token,
         started = COALESCE({STEP}.started, excluded.started), finished = excluded.finished
-    WHERE {STEP}.status IN ('pending', 'started') RETURNING id, wake_at"""
+    WHERE {STEP}.status IN ('pending', 'started') AND NOT ({STEP}.token IS NOT NULL AND {STEP}.token = excluded.token
+        AND {STEP}.status = excluded.status AND {STEP}.attempts = excluded.attempts)
+    RETURNING id, wake_at"""
 _ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_name, via, reason, at"
 
 
@@ -55,8 +57,8 @@ class StepWrite:
 def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     """Write a record with its history as the lease's holder; returns its ``wake_at``.
 
-    A finished row is never touched: a write that is repeated after a lost answer and finds its own token has succeeded.
-    Raises LeaseLost.
+    A finished row is never touched, and a write that is repeated after a lost answer finds its own token: then it has
+    succeeded and changes nothing. Raises LeaseLost.
     """
     if is_postgres(lease.using):
         rows = run(
@@ -69,9 +71,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
         written = rows[0]
     else:
         written = _write_sqlite(lease, write)
-    if written[1] is None:
-        _require_own(lease, write)
-    return moment(written[2])
+    return moment(written[2] if written[1] is not None else _own_wake_at(lease, write))
 
 
 def _values(lease: Lease, write: StepWrite) -> list[Any]:
@@ -163,16 +163,17 @@ def _stamp(value: datetime | None) -> str | None:
     return None if value is None else clock.sqlite_text(value)
 
 
-def _require_own(lease: Lease, write: StepWrite) -> None:
-    """The row was finished already: by this very write, whose answer was lost, or by somebody else."""
-    identity = write.record.identity
+def _own_wake_at(lease: Lease, write: StepWrite) -> Any:
+    """Nothing was written: this very write had been done, and its answer was lost, or somebody else has finished the row."""
     rows = run(
         lease.using,
-        f"SELECT token FROM {STEP} WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s AND count = %s",
-        [lease.pk, write.run_number, *identity],
+        f"""SELECT token, wake_at FROM {STEP}
+            WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s AND count = %s""",
+        [lease.pk, write.run_number, *write.record.identity],
     )
     if not rows or rows[0][0] != lease.token:
         raise LeaseLost(lease.label)
+    return rows[0][1]
 
 
 def load_journal(lease: Lease, run_number: int) -> list[Record]:
