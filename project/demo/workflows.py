@@ -49,7 +49,7 @@ class ImageTagging(Workflow[ImageParams, dict[str, Any]]):
                 "approval",
                 title=f"Approve {metadata['name']}?",
                 description="Open the picture. Approve it if it may be shown with its tags.",
-                context={"picture": metadata["url"], **metadata},
+                context={**metadata},
                 form=ApprovalForm,
                 permission="demo.approve_image",
                 allow_requester=False,

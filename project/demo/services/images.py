@@ -21,7 +21,7 @@ from project.demo.tags import Tags, tags_of, thumbnail
 
 
 class Metadata(TypedDict):
-    """What is known of a picture before anybody looked at it."""
+    """What is known of a picture before anybody looked at it; ``picture`` is its address."""
 
     name: str
     width: int
@@ -29,7 +29,7 @@ class Metadata(TypedDict):
     format: str
     size: int
     sha256: str
-    url: str
+    picture: str
 
 
 class Tagged(TypedDict):
@@ -65,7 +65,7 @@ def save_metadata(image_id: int) -> Metadata:
         "format": image.format,
         "size": image.size,
         "sha256": image.sha256,
-        "url": conf.base_url() + reverse("demo:picture", args=[image.pk]),
+        "picture": conf.base_url() + reverse("demo:picture", args=[image.pk]),
     }
 
 
