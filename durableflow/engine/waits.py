@@ -13,6 +13,7 @@ from durableflow.core import clock, codec, failures
 from durableflow.core.answers import Event
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import EventTimeout
+from durableflow.core.fields import Unreadable
 from durableflow.core.statuses import PendingStatus, SentKind, StepKind, StepStatus, Via
 from durableflow.engine.delivery import deliver_own
 from durableflow.engine.fence import Fence, fenced
@@ -20,9 +21,14 @@ from durableflow.engine.journal import Record
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.people import People, look_up_people
+from durableflow.engine.sql import INSTANCE, run
 from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord
 
 LOCKED_AGAIN: Final = timedelta(seconds=1)  # until the next look at a wait that somebody is deciding right now
+
+
+class UnreadableAnswer(Exception):
+    """What was sent cannot be decoded: the instance is blocked, as with any unreadable journal (design 6)."""
 
 
 @dataclass(frozen=True)
@@ -77,15 +83,43 @@ def _open(lease: Lease, claim: Claim, record: Record, call: WaitCall, fence: Fen
     return pending
 
 
+def _own(lease: Lease, claim: Claim, record: Record, pending: PendingEvent) -> Answer | None:
+    """What this very lease has already settled, or None."""
+    step = _step(lease, claim, record)
+    if step.token != lease.token or step.status not in (StepStatus.COMPLETE, StepStatus.FAILED):
+        return None
+    if step.status == StepStatus.COMPLETE:
+        return Answer(pending.pk, output=codec.dumps(step.raw_output))
+    return Answer(pending.pk, error=codec.dumps(step.error_data))
+
+
 @patient
-def cancel_wait(lease: Lease, claim: Claim, record: Record, error: str) -> None:
-    """``notify`` has finally failed: a wait that nobody heard of must not stay silent (design 5)."""
+def load_pending(lease: Lease, pk: int) -> PendingEvent:
+    """The pending event that ``notify`` gets."""
+    return PendingEvent.objects.using(lease.using).get(pk=pk)
+
+
+@patient
+def cancel_wait(lease: Lease, claim: Claim, record: Record, pk: int, error: str) -> Answer:
+    """``notify`` has finally failed: a wait that nobody heard of must not stay silent (design 5).
+
+    An answer that was accepted all the same still counts. While somebody decides at this moment, the result is not
+    settled and says when to look again.
+    """
     with fenced(lease) as fence:
-        PendingEvent.objects.using(lease.using).filter(
-            instance=lease.pk, step=_step(lease, claim, record), status=PendingStatus.OPEN
-        ).update(status=PendingStatus.CANCELLED, closed=fence.now)
+        pending = PendingEvent.objects.using(lease.using).get(pk=pk)
+        settled = None if pending.status == PendingStatus.OPEN else _own(lease, claim, record, pending)
+        if settled is not None:
+            return settled
+        deliver_own(lease.using, lease.pk)
+        sent = _match(lease, claim, pending)
+        if sent is not None:
+            return _consume(lease, claim, record, pending, sent, fence)
+        if not _close_open(lease, pending, PendingStatus.CANCELLED, fence):
+            return Answer(pending.pk, wake_at=fence.now + LOCKED_AGAIN)
         _settle(lease, claim, record, StepStatus.FAILED, fence, error=error)
         _history(lease, claim, record, "wait_cancelled", {"error": failures.public(codec.loads(error))}, fence)
+        return Answer(pending.pk, error=error)
 
 
 def _look(lease: Lease, claim: Claim, record: Record, pending: PendingEvent, fence: Fence) -> Answer:
@@ -95,7 +129,7 @@ def _look(lease: Lease, claim: Claim, record: Record, pending: PendingEvent, fen
         return _consume(lease, claim, record, pending, sent, fence)
     if pending.deadline is None or pending.deadline > fence.now:
         return Answer(pending.pk, wake_at=pending.deadline)
-    if not _close_expired(lease, pending, fence):
+    if not _close_open(lease, pending, PendingStatus.TIMED_OUT, fence):
         # A decision holds the row at this moment, or was made just before: it is in the inbox at the next look.
         return Answer(pending.pk, wake_at=fence.now + LOCKED_AGAIN)
     error = codec.dumps(failures.describe(_timeout_error(claim, record, pending), step=record.identity.label))
@@ -121,6 +155,10 @@ def _match(lease: Lease, claim: Claim, pending: PendingEvent) -> SentEvent | Non
 def _consume(
     lease: Lease, claim: Claim, record: Record, pending: PendingEvent, sent: SentEvent, fence: Fence
 ) -> Answer:
+    if isinstance(sent.payload, Unreadable):
+        raise UnreadableAnswer(
+            f"{claim.label}: event {sent.pk}, sent to {record.identity.label!r}, cannot be read: {sent.payload.reason}"
+        )
     if sent.kind == SentKind.DECISION:
         output = codec.dumps(sent.payload)
     else:
@@ -140,16 +178,14 @@ def _consume(
     return Answer(pending.pk, output=output)
 
 
-def _close_expired(lease: Lease, pending: PendingEvent, fence: Fence) -> bool:
-    """Mark it timed out unless somebody holds the row or has decided it."""
+def _close_open(lease: Lease, pending: PendingEvent, status: str, fence: Fence) -> bool:
+    """Close it without an answer, unless somebody holds the row or has decided it."""
     rows = PendingEvent.objects.using(lease.using).filter(pk=pending.pk, status=PendingStatus.OPEN)
     if connections[lease.using].vendor == "postgresql":
         rows = rows.select_for_update(skip_locked=True, no_key=True)
     if not list(rows.values_list("pk", flat=True)):
         return False
-    PendingEvent.objects.using(lease.using).filter(pk=pending.pk).update(
-        status=PendingStatus.TIMED_OUT, closed=fence.now
-    )
+    PendingEvent.objects.using(lease.using).filter(pk=pending.pk).update(status=status, closed=fence.now)
     return True
 
 
@@ -248,6 +284,8 @@ def _settle(
     error: str | None = None,
 ) -> None:
     """Finish the wait's record, and drop a ``notify`` of it that has not ended."""
+    if claim.interruptions or claim.give_backs:  # progress was made
+        run(lease.using, f"UPDATE {INSTANCE} SET interruptions = 0, give_backs = 0 WHERE id = %s", [lease.pk])
     identity = record.identity
     steps = StepRecord.objects.using(lease.using).filter(
         instance_id=lease.pk,

@@ -60,26 +60,41 @@ def _deadline(row: Any) -> Any:
 def _reset_failed(row: Any, error: Any) -> list[str]:
     """Make the failed records that ended the run pending again, and free what was started after them. Returns their
     labels."""
+    records = row.steps.filter(run_number=row.run_number)
     # What the end cancelled was still open: it goes on as it was (a wait opens anew).
-    row.steps.filter(run_number=row.run_number, status=StepStatus.CANCELLED).exclude(kind=StepKind.NOTIFY).update(
-        status=StepStatus.PENDING, finished=None
-    )
+    cancelled = records.filter(status=StepStatus.CANCELLED)
+    for wait in cancelled.filter(kind__in=WAITS):
+        _reset(_notifies(records, wait))
+    cancelled.exclude(kind=StepKind.NOTIFY).update(status=StepStatus.PENDING, finished=None)
     identities = [] if error is None or isinstance(error, Unreadable) else error.get("steps", [])
     labels = []
     for scope, kind, name, count in identities:
-        kinds = [kind, StepKind.NOTIFY] if kind in WAITS else [kind]
-        steps = row.steps.filter(run_number=row.run_number, scope=scope, name=name, count=count, kind__in=kinds)
-        failed = steps.filter(status=StepStatus.FAILED).order_by("seq").first()
+        steps = records.filter(scope=scope, kind=kind, name=name, count=count)
+        failed = steps.filter(status=StepStatus.FAILED).first()
         if failed is None:
             continue
         labels.append(failed.label)
-        steps.exclude(status=StepStatus.COMPLETE).update(
-            status=StepStatus.PENDING,
-            error_data=None,
-            finished=None,
-            wake_at=None,
-            token=None,
-            attempts_before_retry=F("attempts"),
-        )
-        row.steps.filter(run_number=row.run_number, seq__gt=failed.seq).exclude(pk=failed.pk).update(freed=True)
+        _reset(steps)
+        if kind in WAITS:
+            _reset(_notifies(records, failed))
+        records.filter(seq__gt=failed.seq).update(freed=True)
     return labels
+
+
+def _notifies(records: Any, wait: Any) -> Any:
+    """The record of a wait's ``notify``, whatever came of it: the wait opens anew as another pending event, and what was
+    told of the first one (a link, say) is stale."""
+    return records.filter(scope=wait.scope, kind=StepKind.NOTIFY, name=wait.name, count=wait.count)
+
+
+def _reset(steps: Any) -> None:
+    """Make records pending, with a fresh budget; their attempt numbers go on rising."""
+    steps.update(
+        status=StepStatus.PENDING,
+        error_data=None,
+        raw_output=None,
+        finished=None,
+        wake_at=None,
+        token=None,
+        attempts_before_retry=F("attempts"),
+    )
