@@ -8,13 +8,16 @@ test share it (``tests.support.database``).
 from __future__ import annotations
 
 import os
+import sys
 
 from project.settings import *  # noqa: F403
 from project.settings import BASE_DIR, DATABASES, INSTALLED_APPS, VAR_DIR
 
 SECRET_KEY = "for tests alone"
 DEBUG = False
-INSTALLED_APPS = [*INSTALLED_APPS, "tests"]
+# The programs of the documentation import each other as ``shop``.
+sys.path.append(str(BASE_DIR / "tests" / "acceptance"))
+INSTALLED_APPS = [*INSTALLED_APPS, "tests", "shop"]
 ROOT_URLCONF = "tests.urls"
 ALLOWED_HOSTS = ["*"]
 CSRF_TRUSTED_ORIGINS = ["http://testserver"]

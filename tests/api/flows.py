@@ -6,7 +6,7 @@ from typing import Any
 
 from django import forms
 
-from durableflow import Step, Workflow, WorkflowEvent
+from durableflow import Retries, Step, Workflow, WorkflowEvent
 
 
 class RefundForm(forms.Form):
@@ -40,3 +40,58 @@ class ApiPayment(Workflow[dict[str, Any], Any]):
 
     def run(self, event: WorkflowEvent[dict[str, Any]], step: Step) -> Any:
         return step.wait_for_event("outcome", type=["payment_settled", "payment_failed"]).payload
+
+
+class ApiCheckout(Workflow[dict[str, int], dict[str, str]]):
+    """Charge a cart and mail its invoice."""
+
+    class Meta:
+        name = "api-checkout"
+
+    def run(self, event: WorkflowEvent[dict[str, int]], step: Step) -> dict[str, str]:
+        cart = step.do("load cart", load_cart, event.params["cart_id"])
+        decision = step.wait_for_approval(
+            "manager approval",
+            title=f"Order over 500: {cart['total']}",
+            groups=["managers"],
+            form=RefundForm,
+            allow_requester=False,
+            timeout="3 days",
+        )
+        if not decision:
+            return {"state": "rejected", "by": decision.by, "why": decision.comment}
+        return {"state": "paid", "by": decision.by}
+
+
+class ApiRepair(Workflow[Any, Any]):
+    """Has a step of every kind, one of which fails until it is mended."""
+
+    class Meta:
+        name = "api-repair"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        step.do("token", make_token, sensitive=True)
+        step.do("flaky", flaky, retries=Retries(limit=2, delay=60, backoff="constant"))
+        step.sleep("nap", "1 hour")
+        return step.wait_for_event("note", type="note", timeout=None).payload
+
+
+def load_cart(cart_id: int) -> dict[str, int]:
+    """A cart that a manager has to look at."""
+    return {"cart_id": cart_id, "total": 600}
+
+
+TOKEN = "tok_5f1c9a7e"
+broken = [True]
+
+
+def make_token() -> str:
+    """A secret."""
+    return TOKEN
+
+
+def flaky() -> str:
+    """Fails, with the secret in its message, as long as ``broken`` says so."""
+    if broken[0]:
+        raise OSError(f"refused {TOKEN}")
+    return "ok"

@@ -1,0 +1,34 @@
+from __future__ import annotations
+from typing import Any
+import pytest
+from durableflow.models import WorkflowInstance
+from durableflow.testing import Harness
+from shop.workflows import Checkout, Settlement
+
+S = WorkflowInstance.Status
+pytestmark = pytest.mark.django_db
+
+def test_checkout_waits_for_a_manager(workflows: Harness, manager: Any, customer: Any) -> None:
+    workflows.mock_result("load cart", {"total": 600})
+    order = workflows.run(Checkout, {"cart_id": 1}, instance_id="order-1", created_by=customer)
+    assert order.status == S.WAITING
+    workflows.approve(order, by=manager, data={"amount": "600.00"})
+    assert order.output["state"] == "paid"
+    assert workflows.attempts("charge card") == 1
+
+def test_checkout_survives_a_crash_after_the_charge(workflows: Harness) -> None:
+    workflows.mock_result("load cart", {"total": 5})
+    workflows.crash_before_checkpoint("charge card")
+    order = workflows.run(Checkout, {"cart_id": 1})
+    assert workflows.attempts("charge card") == 2   # same idempotency key both times
+    assert order.status == S.COMPLETE
+
+def test_webhook(workflows: Harness) -> None:
+    run = workflows.run(Settlement, {"order": "7"}, instance_id="order-7")
+    for _ in range(2):                                # the provider delivers twice
+        run.send_event("payment_settled", {}, dedupe_key="evt_1")
+    workflows.run_due()
+    assert run.output == "paid"
+    late = workflows.run(Settlement, {"order": "8"})
+    workflows.advance("2 days")
+    assert late.output == "abandoned"
