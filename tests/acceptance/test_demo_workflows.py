@@ -18,7 +18,7 @@ from durableflow.testing import Harness
 from project.demo.models import Cart, Image, Invoice, Payment
 from project.demo.runner.flow import SAMPLES
 from project.demo.services import bank, carts, images, payments
-from project.demo.workflows import ImageTagging, PayCart
+from project.demo.workflows import CartParams, ImageParams, ImageTagging, PayCart
 from tests.conftest import UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -59,7 +59,7 @@ def open_bank(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def tagging(workflows: Harness, image: Image, customer: Any) -> WorkflowInstance:
-    return workflows.run(ImageTagging, {"image_id": image.pk}, created_by=customer)
+    return workflows.run(ImageTagging, ImageParams(image_id=image.pk), created_by=customer)
 
 
 def test_an_approved_picture_is_tagged(workflows: Harness, image: Image, customer: Any, approver: Any) -> None:
@@ -126,14 +126,14 @@ def test_a_file_that_is_no_picture_fails_without_retries(workflows: Harness, cus
 
 
 def test_an_unknown_picture_fails_without_retries(workflows: Harness, customer: Any) -> None:
-    run = workflows.run(ImageTagging, {"image_id": 0}, created_by=customer)
+    run = workflows.run(ImageTagging, ImageParams(image_id=0), created_by=customer)
     assert (run.status, workflows.attempts("save metadata", run)) == (S.ERRORED, 1)
 
 
 def test_a_cart_is_paid_once_it_is_checked_out(
     workflows: Harness, cart: Cart, customer: Any, open_bank: list[str]
 ) -> None:
-    run = workflows.run(PayCart, {"cart_id": cart.pk}, created_by=customer)
+    run = workflows.run(PayCart, CartParams(cart_id=cart.pk), created_by=customer)
     workflows.advance("10 seconds")
     assert run.status == S.WAITING
     assert workflows.attempts("wait for checkout", run) >= 5
@@ -156,7 +156,7 @@ def test_a_cart_is_paid_once_it_is_checked_out(
 
 def paid(workflows: Harness, cart: Cart) -> WorkflowInstance:
     carts.check_out(cart)
-    run = workflows.run(PayCart, {"cart_id": cart.pk})
+    run = workflows.run(PayCart, CartParams(cart_id=cart.pk))
     workflows.advance("1 minute")
     return run
 
