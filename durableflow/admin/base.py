@@ -8,6 +8,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest
 from django.urls import reverse
+from django.utils.text import capfirst
 from django.utils.translation import gettext_lazy as _
 
 from durableflow.admin.lists import BoundedChangeList, BoundedPaginator
@@ -25,6 +26,7 @@ class ReadOnlyAdminMixin(Base):
     show_full_result_count = False
     list_per_page = 50
     list_max_show_all = 0
+    show_facets = admin.ShowFacets.NEVER  # a count for each choice reads the whole table
     sortable_by = ()
     ordering = ("-id",)
 
@@ -66,6 +68,11 @@ class ReadOnlyAdminMixin(Base):
         """Django's own log of what staff did here; 404 as everywhere for rows that are not for the user."""
         self.visible(request, object_id)
         return super().history_view(request, object_id, extra_context)
+
+    @property
+    def plural(self) -> str:
+        """The heading of the list."""
+        return capfirst(str(self.opts.verbose_name_plural))
 
     def url_name(self, name: str) -> str:
         """The name of one of this admin's URLs, as ``path()`` takes it."""

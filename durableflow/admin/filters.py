@@ -92,7 +92,7 @@ def needs_attention(using: str) -> Q:
 class InboxFilter(admin.SimpleListFilter):
     """Which pending events: by default those that wait on the user."""
 
-    title = _("show")
+    title = _("state")
     parameter_name = "show"
     options = {
         "mine": _("Waiting on me"),

@@ -26,6 +26,7 @@ from durableflow.admin.search import by_id_prefix, workflow_names
 from durableflow.core.statuses import Hold, Status, StepKind
 from durableflow.models import PendingEvent
 from durableflow.models.permissions import VIEW, holds
+from durableflow.pages.moments import moment
 from durableflow.timeline import error_of, output_of, shown
 
 PARTS = ("params", "output", "progress")
@@ -36,7 +37,7 @@ class WorkflowInstanceAdminMixin(VerbsMixin):
 
     change_list_template = "admin/durableflow/workflowinstance/change_list.html"
     page_template = "admin/durableflow/workflowinstance/change_form.html"
-    list_display = ("instance_id", "workflow", "state", "progress_hint", "created", "finished")
+    list_display = ("instance", "state", "progress_hint", "created_at", "finished_at")
     list_filter = (AttentionFilter, "status", WorkflowFilter, CreatedFilter)
     search_fields = ("instance_id",)
     search_help_text = gettext_lazy("The beginning of an instance id. Upper and lower case matter.")
@@ -60,7 +61,9 @@ class WorkflowInstanceAdminMixin(VerbsMixin):
         counts = []
         if request.method == "GET" and self.has_view_permission(request):
             counts = status_counts(self.get_queryset(request), request.GET.get("status__exact", ""))
-        return super().changelist_view(request, {"status_counts": counts, **(extra_context or {})})
+        return super().changelist_view(
+            request, {"status_counts": counts, "title": self.plural, **(extra_context or {})}
+        )
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -70,6 +73,21 @@ class WorkflowInstanceAdminMixin(VerbsMixin):
         if not term:
             return queryset, False
         return by_id_prefix(queryset, term, workflow_names(request.user)), False
+
+    @admin.display(description=gettext_lazy("instance"))
+    def instance(self, obj: Any) -> SafeString:
+        """Its id and its workflow."""
+        return format_html('{}<span class="df-why">{}</span>', obj.instance_id, obj.workflow)
+
+    @admin.display(description=gettext_lazy("created"))
+    def created_at(self, obj: Any) -> SafeString | str:
+        """When it was created."""
+        return moment(obj.created)
+
+    @admin.display(description=gettext_lazy("finished"))
+    def finished_at(self, obj: Any) -> SafeString | str:
+        """When it ended."""
+        return moment(obj.finished)
 
     @admin.display(description=gettext_lazy("status"))
     def state(self, obj: Any) -> SafeString:

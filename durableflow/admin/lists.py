@@ -46,6 +46,12 @@ class BoundedPaginator(AnyPaginator):
 class BoundedChangeList(ChangeList):
     """A list that knows whether its count is the whole truth, and why it is empty."""
 
+    def get_results(self, request: HttpRequest) -> None:
+        """The rows of the page; a count is told only where it says how many match."""
+        super().get_results(request)
+        if not self.is_narrowed:
+            self.full_result_count = self.result_count
+
     @property
     def more_than_counted(self) -> bool:
         """Whether there are rows behind the last page."""

@@ -26,9 +26,12 @@ from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.models.permissions import may_view
 from durableflow.models.querysets import HEAVY
 from durableflow.pages.decide import APPROVE, REJECT, DecidePage
+from durableflow.pages.moments import moment
 from durableflow.timeline import shown
 
 BIG = ("context", "data", *(f"instance__{name}" for name in HEAVY))
+
+SAID_BY_BADGE = ("approved", "rejected", "received", "timed_out", "cancelled")
 
 
 class PendingChangeList(BoundedChangeList):
@@ -44,9 +47,8 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
 
     change_list_template = "admin/durableflow/pendingevent/change_list.html"
     page_template = "admin/durableflow/pendingevent/change_form.html"
-    list_display = ("subject", "instance_label", "state", "asked_by", "opened", "until")
+    list_display = ("wait", "state", "asked_by", "opened_at", "until")
     list_filter = (InboxFilter, "kind", OpenedFilter)
-    list_display_links = ("subject",)
     search_fields = ("instance__instance_id",)
     search_help_text = gettext_lazy("The beginning of an instance id. Upper and lower case matter.")
 
@@ -69,7 +71,7 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> Any:
         """The inbox; what an empty one says depends on what was asked for."""
         shows = request.GET.get(InboxFilter.parameter_name, "mine")
-        return super().changelist_view(request, {"inbox_shows": shows, **(extra_context or {})})
+        return super().changelist_view(request, {"inbox_shows": shows, "title": self.plural, **(extra_context or {})})
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -82,16 +84,9 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
         return queryset.filter(instance__in=instances), False
 
     @admin.display(description=gettext_lazy("waits for"))
-    def subject(self, obj: PendingEvent) -> str:
-        """What has to be decided, or what event is waited for."""
-        if obj.is_approval:
-            return str(obj)
-        return _("Event %(types)s") % {"types": ", ".join(obj.types)}
-
-    @admin.display(description=gettext_lazy("instance"))
-    def instance_label(self, obj: PendingEvent) -> str:
-        """Whose wait it is."""
-        return obj.instance.label
+    def wait(self, obj: PendingEvent) -> SafeString:
+        """What is waited for, and by which instance."""
+        return format_html('{}<span class="df-why">{}</span>', subject(obj), obj.instance.label)
 
     @admin.display(description=gettext_lazy("status"))
     def state(self, obj: PendingEvent) -> SafeString:
@@ -108,10 +103,15 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
         """Who started the instance."""
         return obj.instance.created_by_name
 
+    @admin.display(description=gettext_lazy("opened"))
+    def opened_at(self, obj: PendingEvent) -> SafeString | str:
+        """Since when it waits."""
+        return moment(obj.opened)
+
     @admin.display(description=gettext_lazy("deadline"), empty_value="-")
-    def until(self, obj: PendingEvent) -> Any:
+    def until(self, obj: PendingEvent) -> SafeString | str:
         """Until when it can be answered."""
-        return obj.deadline
+        return moment(obj.deadline)
 
     # The page ----------------------------------------------------------------------------------------------------
 
@@ -163,11 +163,12 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
         instance_url = self.url_of(pending.instance) if may_view(pending.instance, request.user) else ""
         context = self.page_context(
             request,
-            self.subject(pending),
+            subject(pending),
             pending,
             pending=pending,
             page=page,
             badge=state_badge(pending),
+            heading="" if page.state in SAID_BY_BADGE else page.heading,
             instance_url=instance_url,
             current_url=self.url_of(page.current) if page.current else "",
             decide_url=self.url("decide", pending.pk),
@@ -176,6 +177,13 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
             reject=REJECT,
         )
         return TemplateResponse(request, self.page_template, {**context, **(extra or {})}, status=status)
+
+
+def subject(pending: PendingEvent) -> str:
+    """What has to be decided, or what event is waited for."""
+    if pending.is_approval:
+        return str(pending)
+    return _("Event %(types)s") % {"types": ", ".join(pending.types)}
 
 
 def state_badge(pending: PendingEvent) -> SafeString:

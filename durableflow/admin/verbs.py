@@ -11,7 +11,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from durableflow.core.fields import Unreadable
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepStatus
+from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise as Text
 
 MOST_NAMED: Final = 10
+WAITS: Final = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +129,8 @@ def _ended(instance: WorkflowInstance, steps: Any) -> list[Text]:
     waits = list(instance.pending_events.filter(status=PendingStatus.OPEN).values_list("name", flat=True))
     if waits:
         changed.append(_("Cancelled waits: %(waits)s") % {"waits": named(waits)})
-    unfinished = steps.exclude(status__in=sorted(STEP_FINISHED)).values_list("scope", "name", "count")
+    unfinished = steps.exclude(status__in=sorted(STEP_FINISHED)).exclude(kind__in=WAITS)
+    unfinished = unfinished.order_by("seq").values_list("scope", "name", "count")
     labels = [step_label(*step) for step in unfinished[: MOST_NAMED + 1]]
     if labels:
         changed.append(_("Cancelled steps: %(steps)s") % {"steps": named(labels)})
