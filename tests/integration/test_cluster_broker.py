@@ -74,9 +74,10 @@ def test_due_work_becomes_a_drain_that_django_q2_neither_stores_nor_limits(tick:
 
 
 def test_at_most_one_drain_is_unbegun(tick: Broker, drains: Drains) -> None:
-    create("a"), create("b")
+    first = create("a")
+    create("b")
     assert tick.dequeue()
-    WorkflowInstance.objects.filter(pk=WorkflowInstance.objects.order_by("pk")[0].pk).update(wake_at=None)
+    WorkflowInstance.objects.filter(pk=first.pk).update(wake_at=None)
     began = time.monotonic()
     assert tick.dequeue() is None, "another row is due, but the drain is not begun"
     assert time.monotonic() - began < 1.5
@@ -91,7 +92,7 @@ def test_a_drain_that_begins_ends_the_wait_for_it(tick: Broker, drains: Drains) 
     began = time.monotonic()
     assert tick.dequeue() is None
     thread.join()
-    assert 0.05 < time.monotonic() - began < 0.6
+    assert 0.05 < time.monotonic() - began < 0.9
 
 
 def test_a_row_that_nobody_can_claim_makes_no_spin(tick: Broker, drains: Drains) -> None:
@@ -102,15 +103,15 @@ def test_a_row_that_nobody_can_claim_makes_no_spin(tick: Broker, drains: Drains)
         if tick.dequeue():
             handed_out += 1
             drains.begun()
-    assert 3 <= handed_out <= 8
+    assert 3 <= handed_out <= 10
 
 
 def test_what_is_due_later_ends_the_wait_in_time(tick: Broker) -> None:
-    create(start_at=0.3)
+    create(start_at=0.2)
     began = time.monotonic()
     while not tick.dequeue():
         assert time.monotonic() - began < 5
-    assert 0.25 < time.monotonic() - began < 0.8
+    assert 0.15 < time.monotonic() - began < 0.9
 
 
 def test_an_empty_tick_ends_within_about_a_second(tick: Broker) -> None:
@@ -124,7 +125,7 @@ def test_a_commit_ends_the_wait(tick: Broker) -> None:
     began = time.monotonic()
     assert tick.dequeue() is None
     thread.join()
-    assert time.monotonic() - began < 0.7
+    assert time.monotonic() - began < 0.9
     assert unpacked(tick.dequeue())[0]["func"] == DRAIN
 
 
@@ -152,7 +153,7 @@ def test_an_ordinary_task_ends_the_wait_once_it_is_committed(tick: Broker) -> No
     began = time.monotonic()
     assert tick.dequeue() is None
     thread.join()
-    assert time.monotonic() - began < 0.7
+    assert time.monotonic() - began < 0.9
     [(ack, _pack)] = tick.dequeue() or []
     tick.acknowledge(ack)
     assert OrmQ.objects.count() == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -23,7 +22,7 @@ class Clock:
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Clock]:
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """The clock of drains and their pace."""
     made = Clock()
     monkeypatch.setattr(module, "time", made)
@@ -133,6 +132,6 @@ def test_a_drain_does_nothing_once_the_cluster_stops(monkeypatch: pytest.MonkeyP
 
 def test_the_fallback_drains_for_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     slices: list[float] = []
-    monkeypatch.setattr(tasks, "drain", lambda seconds: slices.append(seconds) or 0)
+    monkeypatch.setattr(tasks, "drain", lambda seconds: slices.append(seconds))
     tasks.run_due()
     assert slices == [30.0]

@@ -29,12 +29,14 @@ def names() -> list[str]:
 
 def test_it_is_there_with_a_stock_broker_and_gone_with_ours(settings: Any) -> None:
     settings.Q_CLUSTER = STOCK
-    keep(), keep()
+    keep()
+    keep()
     [row] = Schedule.objects.all()
     assert (row.name, row.func) == (fallback.NAME, "durableflow.cluster.tasks.run_due")
     assert (row.schedule_type, row.minutes, row.repeats) == (Schedule.MINUTES, 1, -1)
     settings.Q_CLUSTER = OURS
-    keep(), keep()
+    keep()
+    keep()
     assert names() == []
 
 

@@ -67,7 +67,8 @@ class TestPostgreSQL:
 
     def test_many_verbs_in_one_transaction_give_one_hint(self, listener: PostgresListener) -> None:
         with transaction.atomic():
-            create(), create(), create()
+            for _ in range(3):
+                create()
             assert not listener.wait(0.05), "nothing is said before the commit"
         assert self.heard(listener)
         assert not listener.wait(0.05)
@@ -113,7 +114,8 @@ class TestPostgreSQL:
             listener.arm()
             other.arm()
             assert not listener.wait(0.1) and not other.wait(0.1)
-        listener.close(), other.close()
+        listener.close()
+        other.close()
         assert not caplog.records
 
     def test_without_a_server_it_says_so_once_and_waits(

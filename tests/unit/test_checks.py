@@ -220,7 +220,7 @@ def test_another_database_system_is_an_error(database: dict[str, Any], monkeypat
 def test_all_checks_are_registered_once() -> None:
     checks.register_all()
     registered = [
-        check.__name__
+        str(getattr(check, "__name__", ""))
         for check in django_checks.registry.registry.get_checks()
         if check.__module__ == "durableflow.checks"
     ]
