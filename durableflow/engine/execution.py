@@ -325,9 +325,9 @@ class Execution:
         shaken, self._shaken = self._shaken, False
         return shaken
 
-    def atomically(self, attempt: Callable[[], str], record: Record) -> str:
+    def atomically(self, attempt: Callable[[], str], record: Record, *, again: bool) -> str:
         """Run an attempt with its checkpoint in one transaction."""
-        return run_atomically(self.lease, self.run_number, attempt, record)
+        return run_atomically(self.lease, self.run_number, attempt, record, again=again)
 
     # Inner ------------------------------------------------------------------------------------------------------------
 
@@ -364,6 +364,7 @@ class Execution:
         """User code swallows the suspension in a loop that nothing can leave: block the instance and end the process
         (design 6)."""
         try:
+            atomicity.abandon_opened()  # the loop may be inside of a block that will never be committed
             endings.block(self.lease, f"{type(error).__name__}: {error}")
         except (Exception, LeaseLost):
             logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)

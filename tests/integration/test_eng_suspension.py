@@ -1,0 +1,577 @@
+"""A suspension leaves ``run`` whatever user code does with it, or is found out; refusals are sticky."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+
+from durableflow import Step, Workflow, WorkflowEvent
+from durableflow.engine.claims import claim
+from durableflow.engine.executor import execute
+from durableflow.models import WorkflowInstance
+from tests.integration.conftest import StoppedClock
+from tests.support.database import child_environment
+from tests.support.engine import drained, steps_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+S = WorkflowInstance.Status
+Run = Callable[[Step, list[str]], Any]
+
+
+def workflow(run: Run, log: list[str]) -> type[Workflow]:
+    """A workflow named ``sample`` of a plain function of the step and a log."""
+
+    class Sample(Workflow):
+        class Meta:
+            name = "sample"
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return run(step, log)
+
+    return Sample
+
+
+# What suspends (table of ways to leave) -------------------------------------------------------------------------------
+
+
+def try_finally(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    finally:
+        log.append("finally")
+    return "woke"
+
+
+def step_in_finally(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    finally:
+        step.do("clean", lambda: log.append("clean"))
+    return "woke"
+
+
+def exit_stack(step: Step, log: list[str]) -> str:
+    with ExitStack() as stack:
+        stack.callback(log.append, "closed")
+        step.sleep("nap", 60)
+    return "woke"
+
+
+def in_a_generator(step: Step, log: list[str]) -> str:
+    def parts() -> Any:
+        yield "w"
+        step.sleep("nap", 60)
+        yield "oke"
+
+    return "".join(list(parts()))
+
+
+def context_manager_of_the_project(step: Step, log: list[str]) -> str:
+    @contextmanager
+    def logged() -> Any:
+        try:
+            yield
+        except Exception:
+            log.append("exception")
+            raise
+
+    with logged():
+        step.sleep("nap", 60)
+    return "woke"
+
+
+def step_in_except_below(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    except BaseException:
+        step.do("clean", lambda: log.append("clean"))  # refused: the suspension is still on its way
+        raise
+    return "woke"
+
+
+def except_group(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    except* ValueError:
+        log.append("group")
+    return "woke"
+
+
+def inside_a_handler(step: Step, log: list[str]) -> str:
+    try:
+        step.do("fails", lambda: 1 / 0, retries=0)
+    except ZeroDivisionError:
+        step.sleep("nap", 60)
+    return "woke"
+
+
+SUSPENDS = [
+    try_finally,
+    step_in_finally,
+    exit_stack,
+    in_a_generator,
+    context_manager_of_the_project,
+    step_in_except_below,
+    except_group,
+    inside_a_handler,
+]
+
+
+@pytest.mark.parametrize("run", SUSPENDS, ids=lambda run: run.__name__)
+def test_it_suspends_and_goes_on(run: Run, stopped_clock: StoppedClock) -> None:
+    """ENG-02: the wait is kept, and ``finally`` does no durable work on the way out."""
+    log: list[str] = []
+    instance = drained(workflow(run, log).create())
+    assert (instance.status, instance.blocked) == (S.WAITING, "")
+    assert "clean" not in log and "exception" not in log
+    stopped_clock.advance(60)
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "woke")
+    assert log.count("clean") == (1 if run is step_in_finally else 0)
+
+
+# What is found out ----------------------------------------------------------------------------------------------------
+
+
+def bare_except(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    except:  # noqa: E722
+        pass
+    return "went on"
+
+
+def suppressed(step: Step, log: list[str]) -> str:
+    with suppress(BaseException):
+        step.sleep("nap", 60)
+    return "went on"
+
+
+def return_in_finally(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    finally:
+        return "went on"  # noqa: B012
+
+
+def raises_another(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    except BaseException:
+        raise ValueError("the real cause is hidden") from None
+    return "woke"
+
+
+def finally_raises(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    finally:
+        raise ValueError("the real cause is hidden")
+
+
+def raises_a_group(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    except BaseException as error:
+        raise BaseExceptionGroup("several", [error, ValueError("one more")]) from None
+    return "woke"
+
+
+def system_exit(step: Step, log: list[str]) -> str:
+    try:
+        step.sleep("nap", 60)
+    except BaseException:
+        sys.exit(1)
+    return "woke"
+
+
+def step_after(step: Step, log: list[str]) -> str:
+    with suppress(BaseException):
+        step.sleep("nap", 60)
+    return step.do("after", lambda: log.append("after") or "went on")
+
+
+def loop_of_ten(step: Step, log: list[str]) -> str:
+    for _ in range(10):
+        with suppress(BaseException):
+            step.sleep("nap", 60)
+            step.do("after", lambda: log.append("after"))
+    return "went on"
+
+
+def swallowed_by_an_outer_handler(step: Step, log: list[str]) -> str:
+    try:
+        step.do("fails", lambda: 1 / 0, retries=0)
+    except ZeroDivisionError:
+        with suppress(BaseException):
+            step.sleep("nap", 60)
+        step.do("after", lambda: log.append("after"))
+    return "went on"
+
+
+SWALLOWS = [
+    bare_except,
+    suppressed,
+    return_in_finally,
+    raises_another,
+    finally_raises,
+    raises_a_group,
+    system_exit,
+    step_after,
+    loop_of_ten,
+    swallowed_by_an_outer_handler,
+]
+
+
+@pytest.mark.parametrize("run", SWALLOWS, ids=lambda run: run.__name__)
+def test_a_swallowed_suspension_blocks(run: Run) -> None:
+    """ENG-02, spike 5: nothing after the wait ran, nothing ended; the message names the wait and the cure."""
+    log: list[str] = []
+    instance = drained(workflow(run, log).create())
+    assert instance.status == S.PAUSED, instance.error
+    assert instance.blocked.startswith("SuspensionSwallowed: sample/")
+    assert "nap-1" in instance.blocked and "bare except" in instance.blocked
+    assert (log, instance.error, instance.finished) == ([], None, None)
+    assert dict(steps_of(instance))["nap-1"] == "pending"
+    if run in (raises_another, finally_raises):
+        assert "the real cause is hidden" in instance.blocked
+
+
+def test_helper_threads_are_refused() -> None:
+    """ENG-10, spike 5: durable calls belong to the thread that runs run()."""
+    log: list[str] = []
+
+    def run(step: Step, log: list[str]) -> str:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(step.sleep, "nap", 60).result()
+        return "woke"
+
+    instance = drained(workflow(run, log).create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None and "another thread" in instance.error["message"]
+    assert "nap" in instance.error["message"]
+    assert steps_of(instance) == []
+
+
+def test_refusal_in_a_helper_thread_is_sticky() -> None:
+    """ENG-10: nobody hears the error of a plain thread, so the instance must not go on as if nothing was."""
+
+    def run(step: Step, log: list[str]) -> str:
+        def work() -> None:
+            with suppress(Exception):
+                step.do("in a thread", lambda: log.append("ran"))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return "went on"
+
+    log: list[str] = []
+    instance = drained(workflow(run, log).create())
+    assert (instance.status, log) == (S.PAUSED, [])
+    assert instance.blocked.startswith("InvalidDurableCall") and "another thread" in instance.blocked
+
+
+def test_durable_call_of_a_helper_thread_inside_a_body() -> None:
+    """ENG-10: a body cannot hand its step to a thread either."""
+
+    def run(step: Step, log: list[str]) -> str:
+        def outer() -> str:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(step.do, "inner", lambda: "x").result()
+
+        return step.do("outer", outer)
+
+    instance = drained(workflow(run, []).create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None and "inside the body of step 'outer-1'" in instance.error["message"]
+    assert steps_of(instance) == [("outer-1", "failed")]
+
+
+# Open transactions ----------------------------------------------------------------------------------------------------
+
+
+def around_a_step(step: Step, log: list[str]) -> str:
+    with transaction.atomic():
+        Group.objects.create(name="written")
+        step.do("inside", lambda: log.append("ran"))
+    return "went on"
+
+
+def around_a_sleep(step: Step, log: list[str]) -> str:
+    with transaction.atomic():
+        Group.objects.create(name="written")
+        step.sleep("nap", 60)
+    return "went on"
+
+
+def around_progress(step: Step, log: list[str]) -> str:
+    with transaction.atomic():
+        Group.objects.create(name="written")
+        step.set_progress(1)
+    return "went on"
+
+
+def autocommit_off(step: Step, log: list[str]) -> str:
+    transaction.set_autocommit(False)
+    Group.objects.create(name="written")
+    return step.do("inside", lambda: log.append("ran") or "ran")
+
+
+OPEN = [around_a_step, around_a_sleep, around_progress, autocommit_off]
+
+
+@pytest.mark.parametrize("run", OPEN, ids=lambda run: run.__name__)
+def test_durable_call_in_an_open_transaction(run: Run) -> None:
+    """Design 6: refused by name; uncaught it ends the instance, and what was written is rolled back."""
+    log: list[str] = []
+    instance = drained(workflow(run, log).create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None and instance.error["type"].endswith("InvalidDurableCall")
+    assert "'default'" in instance.error["message"]
+    assert (log, steps_of(instance), Group.objects.count()) == ([], [], 0)
+    assert connection.get_autocommit() and not connection.in_atomic_block
+
+
+@pytest.mark.parametrize("run", OPEN, ids=lambda run: run.__name__)
+def test_refusal_in_an_open_transaction_is_sticky(run: Run) -> None:
+    """Spike 5: catching it does not help: it ends as blocked."""
+    log: list[str] = []
+
+    def catching(step: Step, log: list[str]) -> str:
+        try:
+            return run(step, log)  # type: ignore[no-any-return]
+        except Exception:
+            return "caught"
+
+    instance = drained(workflow(catching, log).create())
+    assert (instance.status, log) == (S.PAUSED, [])
+    assert instance.blocked.startswith("InvalidDurableCall")
+    assert Group.objects.count() == 0
+    assert connection.get_autocommit() and not connection.in_atomic_block
+
+
+def body_leaves_atomic_open(step: Step, log: list[str]) -> Any:
+    def body() -> str:
+        transaction.atomic().__enter__()
+        Group.objects.create(name="written")
+        return "x"
+
+    return step.do("leaks", body, retries=3)
+
+
+def body_leaves_autocommit_off(step: Step, log: list[str]) -> Any:
+    def body() -> str:
+        transaction.set_autocommit(False)
+        Group.objects.create(name="written")
+        return "x"
+
+    return step.do("leaks", body, retries=3)
+
+
+def body_fails_with_atomic_open(step: Step, log: list[str]) -> Any:
+    def body() -> str:
+        transaction.atomic().__enter__()
+        Group.objects.create(name="written")
+        raise ValueError("and fails")
+
+    return step.do("leaks", body, retries=3)
+
+
+LEAKS = [body_leaves_atomic_open, body_leaves_autocommit_off, body_fails_with_atomic_open]
+
+
+@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize("run", LEAKS, ids=lambda run: run.__name__)
+def test_body_leaves_a_transaction_open(run: Run, caught: bool) -> None:
+    """Design 6: rolled back, refused by name, not retried; caught it is blocked."""
+
+    def catching(step: Step, log: list[str]) -> Any:
+        if not caught:
+            return run(step, log)
+        try:
+            run(step, log)
+        except Exception:
+            log.append("caught")
+        return "went on"
+
+    instance = drained(workflow(catching, []).create())
+    text = instance.blocked if caught else (instance.error or {}).get("message", "")
+    assert instance.status == (S.PAUSED if caught else S.ERRORED)
+    assert "leaks-1" in text and "left" in text and "open" in text
+    assert instance.steps.get().attempts == 1
+    assert Group.objects.count() == 0
+    assert connection.get_autocommit() and not connection.in_atomic_block
+
+
+@pytest.mark.parametrize("how", ["atomic", "autocommit"])
+def test_run_leaves_a_transaction_open(how: str) -> None:
+    """Design 6: run() ended with an open block: what it wrote is rolled back and the instance does not complete."""
+
+    def run(step: Step, log: list[str]) -> str:
+        step.do("one", lambda: 1)
+        if how == "atomic":
+            transaction.atomic().__enter__()
+        else:
+            transaction.set_autocommit(False)
+        Group.objects.create(name="written")
+        return "done"
+
+    instance = drained(workflow(run, []).create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None and "left" in instance.error["message"]
+    assert Group.objects.count() == 0
+    assert connection.get_autocommit() and not connection.in_atomic_block
+    assert instance.output is None
+
+
+def test_run_raises_with_a_transaction_open() -> None:
+    """Design 6: the end of the instance is committed although run left its block open."""
+
+    def run(step: Step, log: list[str]) -> str:
+        transaction.atomic().__enter__()
+        Group.objects.create(name="written")
+        raise ValueError("in the middle")
+
+    instance = drained(workflow(run, []).create())
+    assert (instance.status, Group.objects.count()) == (S.ERRORED, 0)
+    assert instance.error is not None and instance.error["type"] == "ValueError"
+
+
+def test_transactions_inside_bodies_are_fine() -> None:
+    """Design 6: a body may use atomic() as it likes."""
+
+    def run(step: Step, log: list[str]) -> int:
+        def body() -> int:
+            with transaction.atomic():
+                Group.objects.create(name="written")
+                with transaction.atomic():
+                    return Group.objects.count()
+
+        return step.do("writes", body)
+
+    instance = drained(workflow(run, []).create())
+    assert (instance.status, instance.output, Group.objects.count()) == (S.COMPLETE, 1, 1)
+
+
+# Loops that never stop ------------------------------------------------------------------------------------------------
+
+LOOPS = {
+    "suspension": """
+        while True:
+            try:
+                step.sleep("nap", 3600)
+                return
+            except:
+                pass
+""",
+    "refusal": """
+        while True:
+            try:
+                with transaction.atomic():
+                    step.do("inside", print)
+                return
+            except Exception:
+                pass
+""",
+    "changed": """
+        while True:
+            try:
+                step.do("recorded", print)
+                return
+            except:
+                pass
+""",
+    "lost": """
+        WorkflowInstance.objects.get().terminate()
+        while True:
+            try:
+                step.do("after", print)
+                return
+            except:
+                pass
+""",
+}
+PROGRAM = """
+import django, sys
+django.setup()
+from django.db import transaction
+from durableflow import Workflow, drain
+from durableflow.models import WorkflowInstance
+
+class Endless(Workflow):
+    class Meta:
+        name = "endless"
+    def run(self, event, step):
+{body}
+drain(seconds=5)
+print("the process lives on")
+"""
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_endless_loop_ends_its_process(loop: str, tmp_path: Path) -> None:
+    """Spike 5, design 6: after 100 refused calls the instance is blocked and the process ends with a message."""
+
+    class Endless(Workflow):
+        class Meta:
+            name = "endless"
+
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            step.sleep("recorded", 0.001)
+
+    instance = Endless.create()
+    if loop == "changed":
+        (taken,) = claim("default")
+        execute(taken)
+        WorkflowInstance.objects.update(wake_at=instance.created)
+    connection.close()
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM.format(body=LOOPS[loop])],
+        env=child_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 70, done.stderr
+    assert "the process lives on" not in done.stdout
+    assert "durableflow ends this process" in done.stderr and "endless/" in done.stderr
+    instance.refresh_from_db()
+    if loop == "lost":
+        assert (instance.status, steps_of(instance)) == (S.TERMINATED, [])
+    else:
+        assert instance.status == S.PAUSED
+        expected = {"suspension": "SuspensionSwallowed", "refusal": "InvalidDurableCall", "changed": "NonDeterminism"}
+        assert instance.blocked.startswith(expected[loop])
+    assert (instance.lease_token, instance.wake_at) == (None, None)
+
+
+def test_a_swallowed_loss_of_the_lease_runs_no_further_body(caplog: pytest.LogCaptureFixture) -> None:
+    """Design 9, LIF-01: after terminate no further durable call returns, also where its signal is swallowed."""
+
+    def run(step: Step, log: list[str]) -> str:
+        with suppress(BaseException):
+            step.do("first", lambda: WorkflowInstance.objects.get().terminate())
+        with suppress(BaseException):
+            step.do("second", lambda: log.append("second"))
+        step.do("third", lambda: log.append("third"))
+        return "went on"
+
+    log: list[str] = []
+    caplog.set_level(logging.INFO, "durableflow.engine")
+    instance = drained(workflow(run, log).create())
+    assert (instance.status, log, instance.output) == (S.TERMINATED, [], None)
+    assert [record.message for record in caplog.records].count(
+        f"{instance.label}: the lease was lost; this execution's work is dropped"
+    ) == 1
