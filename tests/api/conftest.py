@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.cache import cache
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -27,12 +26,6 @@ PERMISSIONS = {
 }
 ORDERS = "/api/workflows/api-order/instances/"
 RowFactory = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def no_cache() -> Iterator[None]:
-    cache.clear()
-    yield
 
 
 @pytest.fixture
