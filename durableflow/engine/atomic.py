@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from datetime import timedelta
 
@@ -12,58 +14,98 @@ from durableflow.core.conf import get_settings
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.journal import COMPLETE, Record
 from durableflow.engine.lease import Lease
+from durableflow.engine.patience import FIRST_PAUSE, LAST_PAUSE
 from durableflow.engine.sql import INSTANCE, STEP, is_postgres, run
 
+logger = logging.getLogger("durableflow.engine")
 
-def run_atomically(lease: Lease, run_number: int, attempt: Callable[[], str], record: Record) -> str:
+
+class NotWritten(Exception):
+    """The database failed in a statement of ours, after the body had returned; its cause says how."""
+
+
+class _Failed(Exception):
+    """Carries what the body raised, whatever it is, apart from what the transaction around it raises."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def run_atomically(
+    lease: Lease, run_number: int, attempt: Callable[[], str], record: Record, *, again: bool = True
+) -> str:
     """Run ``attempt`` (body, then fence and checkpoint) in one transaction and return the output's text.
 
     What the body wrote in this database and the checkpoint commit together, or neither. Where the answer to the COMMIT
-    was lost, the record tells. Raises the body's error after the rollback.
+    was lost, the record tells. Where the database failed in a statement of ours, everything is rolled back and made
+    ``again`` until the lease is lost: that is no failed attempt (design 4). Raises the body's error after the rollback.
     """
-    status = record.status
-    try:
-        with write_transaction(lease.using):
-            with atomicity.baseline():
+    status, pause = record.status, FIRST_PAUSE
+    while True:
+        try:
+            return _transaction(lease, attempt)
+        except _Failed as failed:
+            record.status = status if record.status == COMPLETE else record.status
+            if atomicity.opened():
+                atomicity.abandon_opened()
+            error, again = failed.error, False
+        except (NotWritten, OperationalError, InterfaceError) as raised:
+            stored = _committed(lease, run_number, record)
+            if stored is not None:
+                return stored
+            record.status = status
+            error = raised.__cause__ if isinstance(raised, NotWritten) and raised.__cause__ else raised
+            again = again and not connections[lease.using].in_atomic_block
+        except BaseException:  # at the COMMIT: a deferred constraint, say
+            record.status = status
+            raise
+        if not again:
+            raise error  # outside of the except blocks: it keeps its own context
+        logger.warning("%s: an atomic step is run again: %s", lease.label, error, extra={"instance": lease.pk})
+        time.sleep(pause)
+        pause = min(2 * pause, LAST_PAUSE)
+        lease.require()
+
+
+def _transaction(lease: Lease, attempt: Callable[[], str]) -> str:
+    with write_transaction(lease.using):
+        with atomicity.baseline():
+            try:
                 text = attempt()
-            _renew(lease)
-        return text
-    except (OperationalError, InterfaceError):
-        connections[lease.using].close_if_unusable_or_obsolete()
-        stored = _committed(lease, run_number, record)
-        if stored is not None:
-            return stored
-        record.status = status
-        raise
-    except BaseException:
-        record.status = status if record.status == COMPLETE else record.status
-        if atomicity.opened():
-            atomicity.abandon_opened()
-        raise
+            except NotWritten:
+                raise
+            except BaseException as error:
+                raise _Failed(error) from error
+        try:
+            renewed = _renew(lease)
+        except (OperationalError, InterfaceError) as error:
+            raise NotWritten from error
+    lease.renewed = renewed
+    return text
 
 
-def _renew(lease: Lease) -> None:
+def _renew(lease: Lease) -> float:
     """The renewal could not write while this transaction was open (on SQLite), so the lease is renewed with it."""
+    before = time.monotonic()
     length = float(get_settings().LEASE)
     if is_postgres(lease.using):
         end = f"{clock.postgres('clock')} + make_interval(secs => %s)"
-        run(
-            lease.using,
-            f"UPDATE {INSTANCE} SET wake_at = {end} WHERE id = %s AND lease_token = %s",
-            [length, lease.pk, lease.token],
-        )
-        return
-    end = clock.sqlite_text(clock.host_now() + timedelta(seconds=length))
+        parameter: float | str = length
+    else:
+        end, parameter = "%s", clock.sqlite_text(clock.host_now() + timedelta(seconds=length))
     run(
         lease.using,
-        f"UPDATE {INSTANCE} SET wake_at = %s WHERE id = %s AND lease_token = %s",
-        [end, lease.pk, lease.token],
+        f"UPDATE {INSTANCE} SET wake_at = {end} WHERE id = %s AND lease_token = %s",
+        [parameter, lease.pk, lease.token],
     )
+    return before
 
 
 def _committed(lease: Lease, run_number: int, record: Record) -> str | None:
-    if connections[lease.using].in_atomic_block:
+    connection = connections[lease.using]
+    if connection.in_atomic_block:
         return None
+    connection.close_if_unusable_or_obsolete()
     try:
         rows = run(
             lease.using,

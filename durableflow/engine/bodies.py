@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from django.db import connections
+from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.authoring.context import StepContext, copied, idempotency_key, step_context
 from durableflow.core import atomicity, codec, failures
@@ -16,6 +16,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError, StepTimeout, WorkerLost
 from durableflow.core.retries import Retries
 from durableflow.engine import shutdown
+from durableflow.engine.atomic import NotWritten
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.journal import COMPLETE, FAILED, PENDING, STARTED, Identity, Record
 from durableflow.engine.lease import Lease
@@ -138,7 +139,12 @@ class BodyRun:
     def _perform(self, body: Callable[[], Any], attempt: Attempt, context: StepContext, started: Any) -> str:
         body = self.execution.interceptor.body(self.execution.claim.workflow, self.identity, attempt.number, body)
         if self.options.atomic:
-            return self.execution.atomically(lambda: self._attempt(body, attempt, context, started), self.record)
+            return self.execution.atomically(
+                # An attempt object of its own each time: what was rolled back is no outcome.
+                lambda: self._attempt(body, Attempt(self.identity, attempt.number), context, started),
+                self.record,
+                again=self.options.retries.limit != 0,
+            )
         return self._attempt(body, attempt, context, started)
 
     def _attempt(self, body: Callable[[], Any], attempt: Attempt, context: StepContext, started: Any) -> str:
@@ -149,7 +155,12 @@ class BodyRun:
             raise LeaseLost(self.lease.label)
         self.record.status, self.record.output, self.record.error = COMPLETE, text, None
         entry = Entry("step_completed", {"attempt": attempt.number, "started": started})
-        self._write(started, entry, unshaken=self.execution.shaken())
+        try:
+            self._write(started, entry, unshaken=self.execution.shaken())
+        except (OperationalError, InterfaceError) as error:
+            if not self.options.atomic:
+                raise
+            raise NotWritten from error
         attempt.finish()
         return text
 

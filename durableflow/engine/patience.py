@@ -31,7 +31,10 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
         pause = FIRST_PAUSE
         while True:
             try:
-                lease.require()
+                # Not "is it young enough to begin something": nobody else may have taken the instance meanwhile (the database
+                # was away for all, or somebody holds the row), and if one has, the fence tells.
+                if lease.lost:
+                    raise LeaseLost(lease.label)
                 return write(lease, *args, **kwargs)
             except LeaseLost:
                 lease.lost = True  # whoever swallows this gets no further than to the next durable call

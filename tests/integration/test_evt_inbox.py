@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from durableflow import EventTimeout, InvalidTransition, Step, Workflow, WorkflowEvent, drain
+from durableflow.engine import delivery
 from durableflow.models import PendingEvent, SentEvent, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 
@@ -157,13 +158,15 @@ def test_events_come_in_the_order_of_acceptance(stopped_clock: StoppedClock) -> 
     assert row.sent_events.filter(consumed_by="").count() == 0
 
 
-def test_more_events_than_one_batch_are_all_taken_in_order() -> None:
-    """EVT-07: beyond the size of one delivery."""
+def test_more_events_than_one_batch_are_all_taken_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVT-07: beyond the size of one delivery (500)."""
+    assert delivery.BATCH == 500
+    monkeypatch.setattr(delivery, "BATCH", 10)
 
     def run(event: WorkflowEvent[Any], step: Step) -> Any:
         return [step.wait_for_event("n", type="n").payload for _ in range(event.params)]
 
-    count = 520
+    count = 35
     row = flow(run).create(count)
     now = row.created
     SentEvent.objects.bulk_create(
