@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, Final, TypedDict, TypeVar, Unpack
+from typing import Any, Final, TypedDict, Unpack
 
 from django.db import connections, models
 from django.db.models import Sum
@@ -27,7 +27,6 @@ from durableflow.models.instance_fields import Who
 from durableflow.testing.interception import KitInterceptor
 from durableflow.testing.mocks import Address, Mocks
 
-P = TypeVar("P")
 AT_ONE_MOMENT: Final = 20_000  # executions; a step has at most 10,000 retries
 
 
@@ -58,7 +57,7 @@ class Harness:
     # Running ----------------------------------------------------------------------------------------------------------
 
     def run(
-        self, workflow: type[Workflow[P, Any]], params: P | None = None, /, **create: Unpack[CreateOptions]
+        self, workflow: type[Workflow[Any, Any]], params: Any = None, /, **create: Unpack[CreateOptions]
     ) -> WorkflowInstance:
         """Start an instance (as ``create`` does, with its options and errors), run all that is due, return the row."""
         row = workflow.create(params, **create)
