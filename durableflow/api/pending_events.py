@@ -14,7 +14,6 @@ from durableflow.api.docs import responses
 from durableflow.api.errors import handle
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import PendingEventFilter
-from durableflow.api.form_data import form_data
 from durableflow.api.paging import NewestFirst
 from durableflow.api.pending_answers import DecisionAnswer, PendingEventAnswer, PendingEventRow
 from durableflow.core.exceptions import StaleDecision
@@ -94,8 +93,9 @@ class DecideView(ApiView):
         except StaleDecision:
             # Somebody may have decided after the row was read: read again who it was.
             raise self.pending_event(pk).stale() from None
-        data = form_data(row, body["data"]) if body["approved"] else body["data"]
-        decision = row.decide(body["approved"], by=request.user, data=data, comment=body["comment"], via=Via.API)
+        decision = row.decide(
+            body["approved"], by=request.user, data=body["data"], comment=body["comment"], via=Via.API
+        )
         return Response(DecisionAnswer(decision).data)
 
     def handle_exception(self, exc: Exception) -> Response:

@@ -153,7 +153,8 @@ class DecisionVerbs(PendingFields):
         raise self.stale()
 
     def stale(self) -> StaleDecision:
-        """The error that says why this wait cannot be decided any more, by whom and when it was."""
+        """The error that says why this wait cannot be decided any more, by whom and when it was, as it is stored now."""
+        self.refresh_from_db(using=self._state.db)
         codes = {PendingStatus.RECEIVED: "already_decided", PendingStatus.CANCELLED: "cancelled"}
         code = codes.get(PendingStatus(self.status), "timed_out")
         if code == "cancelled" and self.run_number != self.instance.run_number:

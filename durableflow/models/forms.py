@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -60,12 +61,44 @@ def clean(pending: Any, approved: bool, data: Mapping[str, Any] | None) -> Any:
         if data:
             raise ValidationError({"data": "This decision has no form, so it takes no data."})
         return None
-    form = pending.get_form(dict(data or {}))
+    form = pending.get_form(_as_posted(pending.get_form(), dict(data or {})))
     if not form.is_valid():
         raise ValidationError(
             {name: list(errors.as_data()) for name, errors in form.errors.items()} if form.errors else "Invalid data."
         )
     return {name: _storable(name, value) for name, value in form.cleaned_data.items()}
+
+
+def _as_posted(form: forms.Form, data: dict[str, Any]) -> dict[str, Any]:
+    """``data`` as a browser would send it: numbers as text, lists only where a field takes several values.
+
+    Form fields rely on that and would fail, not refuse, on other types. Names that the form does not have are refused:
+    they would be ignored silently.
+    """
+    posted, wrong = {}, {}
+    for name, value in data.items():
+        field = form.fields.get(name)
+        if field is None and not any(name.startswith(f"{known}_") for known in form.fields):
+            wrong[name] = "The form has no such field."
+        elif isinstance(field, forms.JSONField):
+            posted[name] = value if isinstance(value, str) else json.dumps(value)
+        elif isinstance(value, list | tuple) and field is not None and _takes_several(field):
+            posted[name] = [_scalar(member) for member in value]
+        elif isinstance(value, list | tuple | dict):
+            wrong[name] = "Give a single value."
+        else:
+            posted[name] = _scalar(value)
+    if wrong:
+        raise ValidationError(wrong)
+    return posted
+
+
+def _takes_several(field: forms.Field) -> bool:
+    return bool(getattr(field.widget, "allow_multiple_selected", False))
+
+
+def _scalar(value: Any) -> Any:
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
 
 
 def _storable(name: str, value: Any) -> Any:
