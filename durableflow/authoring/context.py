@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -46,14 +45,20 @@ def get_step_context() -> StepContext:
     return context
 
 
-@contextmanager
-def step_context(context: StepContext) -> Iterator[None]:
-    """Make ``context`` the current one."""
-    token = _current.set(context)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+class step_context:  # noqa: N801  a context manager reads like a function
+    """Make ``context`` the current one.
+
+    A class, because a generator would set ``__traceback__`` of the error that passes: frozen exceptions refuse that.
+    """
+
+    def __init__(self, context: StepContext) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._token = _current.set(self._context)
+
+    def __exit__(self, *_error: object) -> None:
+        _current.reset(self._token)
 
 
 def derive(*parts: Any) -> bytes:
