@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 from django_q.models import OrmQ, Schedule
 from django_q.tasks import async_task
 
@@ -180,6 +180,22 @@ def advance(rows: list[WorkflowInstance]) -> None:
             back = row.wake_at - row.created
             row.steps.filter(pk=nap.pk).update(wake_at=nap.wake_at - back)
             WorkflowInstance.objects.filter(pk=row.pk).update(wake_at=row.wake_at - back)
+
+
+@pytest.mark.postgresql_only
+def test_broken_connections_are_replaced(tmp_path: Path, log: str, lines: Callable[[], list[str]]) -> None:
+    """The server ends every session of the cluster; nothing is lost, and no process has to be started anew."""
+    with cluster(tmp_path / "log") as running:
+        for n in range(3):
+            row = ClusterSteps.create({"log": log, "name": f"w{n}"})
+            until(lambda row=row: complete(row), "it executes")  # type: ignore[misc]
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+        assert not running.said("Traceback") and not running.said("reincarnated"), running.log.read_text()
+    assert len(lines()) == 6
 
 
 def test_a_lost_hint_costs_one_look(

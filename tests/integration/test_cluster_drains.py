@@ -6,6 +6,7 @@ import multiprocessing
 import os
 
 import pytest
+from django.db import OperationalError, ProgrammingError, connections
 
 from durableflow.cluster import drains as module
 from durableflow.cluster import tasks
@@ -130,8 +131,34 @@ def test_a_drain_does_nothing_once_the_cluster_stops(monkeypatch: pytest.MonkeyP
     tasks.drain_task()
 
 
+def test_an_outage_ends_a_drain_quietly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def away(seconds: float) -> int:
+        raise OperationalError("the connection is closed")
+
+    closed: list[bool] = []
+    monkeypatch.setattr(connections, "close_all", lambda: closed.append(True))
+    monkeypatch.setattr(tasks, "drain", away)
+    tasks.run_due()
+    [record] = caplog.records
+    assert "the connection is closed" in record.getMessage() and closed
+
+
+def test_another_error_of_a_drain_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(seconds: float) -> int:
+        raise ProgrammingError("syntax error")
+
+    monkeypatch.setattr(tasks, "drain", broken)
+    with pytest.raises(ProgrammingError):
+        tasks.run_due()
+
+
 def test_the_fallback_drains_for_half_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     slices: list[float] = []
-    monkeypatch.setattr(tasks, "drain", lambda seconds: slices.append(seconds))
+
+    def drain(seconds: float) -> int:
+        slices.append(seconds)
+        return 0
+
+    monkeypatch.setattr(tasks, "drain", drain)
     tasks.run_due()
     assert slices == [30.0]
