@@ -30,6 +30,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # pytest-xdist's threads
 def test_a_drain_is_unbegun_until_a_worker_begins_it() -> None:
     drains = Drains()
     assert not drains.unbegun()
