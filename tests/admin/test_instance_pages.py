@@ -156,6 +156,7 @@ def test_page_of_a_failed_instance(login, operator) -> None:
     """Reason, error with traceback, attempts, and exactly the possible verbs."""
     instance = make_failed(created_by=operator)
     page = html(login(operator).get(reverse(PAGE, args=[instance.pk])))
+    assert "System</span>" in page  # SEC-10: what the engine did is marked as such
     assert "Failed in step charge card-1: shop.services.CardDeclined: no money" in page
     assert "<details><summary>Traceback</summary>" in page
     assert "3 attempts" in page and "no money 2" in page
