@@ -127,8 +127,9 @@ def _settings_dispatch() -> str | None:
 def _asked_for() -> bool:
     """Whether ``check`` itself runs: Django prints an Info before every other command too, and there it would only be
     in the way."""
-    program = PurePath(sys.argv[0]).name if sys.argv else ""
-    return program not in ("manage.py", "django-admin", "__main__.py") or sys.argv[1:2] == ["check"]
+    program = PurePath(sys.argv[0] if sys.argv else "")
+    manages = program.name in ("manage.py", "django-admin") or program.parts[-2:] == ("django", "__main__.py")
+    return not manages or sys.argv[1:2] == ["check"]
 
 
 def check_cluster(app_configs: Any = None, **_kwargs: Any) -> list[CheckMessage]:

@@ -116,6 +116,8 @@ def test_a_project_without_django_q_and_without_dispatch_is_warned(
         (["/srv/manage.py", "check", "--deploy"], True),
         (["manage.py", "migrate"], False),
         (["/usr/bin/django-admin", "runserver"], False),
+        (["/lib/django/__main__.py", "migrate"], False),
+        (["/lib/pytest/__main__.py"], True),
         (["pytest"], True),
     ],
 )
