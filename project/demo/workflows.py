@@ -70,7 +70,7 @@ class PayCart(Workflow[CartParams, dict[str, str]]):
     class Meta:
         name = "pay-cart"
         step_retries = Retries(
-            limit=10, delay=1, backoff="constant", give_up_on=(ObjectDoesNotExist, payments.PaymentRefused)
+            limit=20, delay=1, max_delay="10 seconds", give_up_on=(ObjectDoesNotExist, payments.PaymentRefused)
         )
         step_timeout = "1 minute"
 

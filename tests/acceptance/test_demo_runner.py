@@ -235,11 +235,14 @@ def test_a_look_says_each_change_once(server: tuple[str, type[Answers]]) -> None
 
 
 @pytest.mark.parametrize("status", ["errored", "terminated", "paused"])
-def test_an_instance_that_cannot_go_on_is_named(server: tuple[str, type[Answers]], status: str) -> None:
+def test_an_instance_that_cannot_go_on_says_why(server: tuple[str, type[Answers]], status: str) -> None:
     url, handler = server
     handler.prepared += [(200, {"status": status, "error": {"type": "ValueError", "message": "bad\nthing"}}), (200, [])]
-    with pytest.raises(DemoFailed, match=f"pay-cart cart-1 is {status}: ValueError: bad thing"):
-        Watched(api(url), "pay-cart", "cart-1").look(lambda text: None)
+    watched = Watched(api(url), "pay-cart", "cart-1")
+    said: list[str] = []
+    watched.look(said.append)
+    assert watched.stuck
+    assert said == [f"pay-cart cart-1: {status}: ValueError: bad thing"]
 
 
 def test_steps_are_described_in_words() -> None:

@@ -27,7 +27,7 @@ Say = Callable[[str], None]
 class Demo:
     """One demo. ``say`` gets lines of text; ``auto`` decides by itself and ends when both workflows are complete."""
 
-    def __init__(self, *, auto: bool, say: Say, seconds: float = SECONDS) -> None:
+    def __init__(self, *, auto: bool, seconds: float, say: Say) -> None:
         self._auto = auto
         self._say_line = say
         self._deadline = time.monotonic() + seconds
@@ -61,7 +61,7 @@ class Demo:
         self._servers.start()
         url = self._servers.base_url
         self._say_line(f"Web server  {url}/\nLogs        {Path(settings.VAR_DIR) / 'log'}\n")
-        flow = flows.start(requester, self._api(requester), say=self._say, pause=self._pause)
+        flow = flows.start(requester, self._api(requester), say=self._say)
 
         def decide(pending_event: int) -> None:
             if self._auto:
@@ -71,18 +71,18 @@ class Demo:
                 self._say_line(where_to_approve(url, pending_event, requester, approver))
 
         flows.run_until_complete(flow, decide=decide, deadline=self._deadline if self._auto else None)
-        self._say_line("\nBoth workflows are complete. What was stored:\n  " + "\n  ".join(flows.stored(flow)))
+        self._say_line(
+            "\nBoth workflows are complete. What was stored:\n  "
+            + "\n  ".join(flows.stored(flow, everything=self._auto))
+        )
         if not self._auto:
             self._stay(url)
 
     def _stay(self, url: str) -> None:
         self._say_line(f"\nThe pages are at {url}/ until you press Ctrl-C.")
         while True:
-            self._pause()
+            time.sleep(flows.PAUSE)
             self._servers.look()
-
-    def _pause(self) -> None:
-        time.sleep(flows.LEAST_PAUSE)
 
     def _api(self, person: Person) -> Api:
         return Api(self._servers.base_url, person.token, tick=self._servers.look)

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from project.demo.runner.client import Api
-from project.demo.runner.errors import DemoFailed
 
-FINISHED = ("complete", "errored", "terminated")
+STUCK = ("errored", "terminated", "paused")
+"""Statuses that a person has to do something about, or nobody can."""
+
 SECONDS_PER_LOOK = 1
 """The server holds a look open for at most this long while nothing happens."""
 
@@ -38,9 +39,14 @@ class Watched:
         return str(self.detail.get("status", "unknown"))
 
     @property
-    def finished(self) -> bool:
-        """Whether it has ended, however."""
-        return self.status in FINISHED
+    def complete(self) -> bool:
+        """Whether it has ended well."""
+        return self.status == "complete"
+
+    @property
+    def stuck(self) -> bool:
+        """Whether it does not go on by itself."""
+        return self.status in STUCK
 
     @property
     def waits(self) -> list[dict[str, Any]]:
@@ -48,14 +54,13 @@ class Watched:
         return list(self.detail.get("waiting_for") or [])
 
     def look(self, say: Callable[[str], None]) -> None:
-        """Ask once and say what has changed. Raises ``DemoFailed`` where it cannot go on by itself."""
+        """Ask once and say what has changed."""
         self.detail = self.api.get(f"{self.path}?wait={SECONDS_PER_LOOK}")
         for step in all_pages(self.api, f"{self.path}steps/"):
             self._changed(say, f"step {step['id']}", describe(step))
         waits = "".join(f", waits for {wait['name']!r}" for wait in self.waits)
-        self._changed(say, "status", f"{self.status}{waits}")
-        if self.status in ("errored", "terminated", "paused"):
-            raise DemoFailed(f"{self} is {self.status}: {self.trouble()}")
+        trouble = f": {self.trouble()}" if self.stuck else ""
+        self._changed(say, "status", f"{self.status}{waits}{trouble}")
 
     def trouble(self) -> str:
         """The error or reason that it shows, in one line."""
