@@ -12,12 +12,16 @@ from django.core.exceptions import PermissionDenied
 from django.core.files import File
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
+from django.test import Client
 
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
 from project.demo.models import Cart, Image, Invoice, Payment
+from project.demo.runner import flow as flows
+from project.demo.runner.errors import DemoFailed
 from project.demo.runner.flow import SAMPLES
 from project.demo.services import bank, carts, images, payments
+from project.demo.templatetags import demo_approvals
 from project.demo.workflows import CartParams, ImageParams, ImageTagging, PayCart
 from tests.conftest import UserFactory
 
@@ -216,3 +220,38 @@ def test_a_refused_payment_is_not_tried_again(workflows: Harness, cart: Cart, mo
     run = paid(workflows, cart)
     assert (run.status, workflows.attempts("charge", run)) == (S.ERRORED, 1)
     assert not mail.outbox
+
+
+@pytest.mark.usefixtures("open_bank")
+def test_the_demo_tells_what_is_stored_and_what_is_not(
+    workflows: Harness, image: Image, cart: Cart, customer: Any, approver: Any
+) -> None:
+    run = tagging(workflows, image, customer)
+    paid(workflows, cart)
+    workflows.reject(run, by=approver, comment="blurred")
+    nothing: Any = None
+    flow = flows.Flow(image=image, cart=cart, tagging=nothing, payment=nothing, say=print)
+    lines = flows.stored(flow, everything=False)
+    assert "tags       none" in lines
+    assert any(line.startswith("payment    pay_") for line in lines)
+    with pytest.raises(DemoFailed, match="not stored: tags, thumbnail"):
+        flows.stored(flow, everything=True)
+    Payment.objects.create(
+        idempotency_key="x", cart=cart, amount=cart.total, reference="again", calls=1, paid_at=cart.created_at
+    )
+    with pytest.raises(DemoFailed, match="paid 2 times"):
+        flows.stored(flow, everything=False)
+
+
+def test_pages_count_what_waits_on_the_user(
+    workflows: Harness, image: Image, customer: Any, approver: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tagging(workflows, image, customer)
+    seen = {}
+    for user in (customer, approver):
+        client.force_login(user)
+        seen[user] = 'class="count">1<' in client.get("/").content.decode()
+    assert seen == {customer: False, approver: True}
+    assert "Waiting on you: 1" in client.get("/admin/").content.decode()
+    monkeypatch.setattr(demo_approvals, "MOST", 0)
+    assert 'class="count">0+<' in client.get("/").content.decode()
