@@ -52,10 +52,15 @@ def attend(lease: Lease, claim: Claim, record: Record, call: WaitCall) -> Answer
     """Open the wait where it is not open yet, and match the inbox to it (cases EVT-01, EVT-03, EVT-04).
 
     The record and the PendingEvent are written first and the deadline counts from here; past it the wait times out.
-    Raises InvalidConfig.
+    Raises InvalidConfig, CodecError for a context that cannot be stored, UnreadableAnswer.
     """
     with fenced(lease) as fence:
         pending = _latest(lease, claim, record)
+        if pending is not None and pending.status != PendingStatus.OPEN:
+            # A look whose COMMIT was answered by a lost connection is repeated: it must not take a second message.
+            settled = _own(lease, claim, record, pending)
+            if settled is not None:
+                return settled
         if pending is None or pending.status in (PendingStatus.CANCELLED, PendingStatus.TIMED_OUT):
             pending = _open(lease, claim, record, call, fence)
         return _look(lease, claim, record, pending, fence)
