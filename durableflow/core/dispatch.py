@@ -28,13 +28,13 @@ def listen(listener: Listener) -> None:
 
 @contextmanager
 def silent() -> Iterator[None]:
-    """Give no hints (testing kit only: it runs what is due itself)."""
+    """Give no hints to those who listen now (testing kit only: it runs what is due itself)."""
     before = list(_listeners)
     _listeners.clear()
     try:
         yield
     finally:
-        _listeners[:0] = before
+        _listeners[:] = before
 
 
 def wake(using: str) -> None:

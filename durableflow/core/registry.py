@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from durableflow.core import lookup
+
 _classes: dict[str, type[Any]] = {}
 
 
@@ -37,10 +39,15 @@ def names() -> list[str]:
 
 @contextmanager
 def isolated() -> Iterator[None]:
-    """Forget at the end what was registered inside (for tests, case TST-04)."""
+    """Forget at the end what was registered inside (for tests, case TST-04).
+
+    A class of a module that was first imported inside stays known: the import will not happen again.
+    """
     before = dict(_classes)
     try:
         yield
     finally:
+        late = {name: cls for name, cls in _classes.items() if lookup.find(cls.__module__, cls.__qualname__) is cls}
         _classes.clear()
+        _classes.update(late)
         _classes.update(before)

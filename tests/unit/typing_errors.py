@@ -39,7 +39,7 @@ def wrong_steps(step: Step, event: WorkflowEvent[CartParams]) -> None:
     step.wait_for_event("event")  # E: call-arg
     step.wait_for_approval("ok", notify=notify_nobody)  # E: arg-type
     step.gather("not built yet")  # E: attr-defined
-    text: str = step.do("two", two, 1, "b")  # E: assignment
+    _: str = step.do("two", two, 1, "b")  # E: assignment
     event.params["card_id"]  # E: typeddict-item
     Retries(3)  # E: call-arg
 
