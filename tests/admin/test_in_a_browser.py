@@ -8,6 +8,7 @@ from decimal import Decimal
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import connections
 from django.urls import reverse
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -32,6 +33,8 @@ def browser(monkeypatch) -> Iterator[Browser]:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield started
         started.close()
+        # Under a running loop this thread has database connections of its own, which nobody else would close.
+        connections.close_all()
 
 
 @pytest.fixture
