@@ -7,23 +7,29 @@ threads a body cannot be interrupted from outside: it runs to its end, and then 
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from django.db import connections
 
 from durableflow.core import atomicity
 
 AGAIN: Final = 1.0
+SOON: Final = 0.001
 T = TypeVar("T")
 
 
 class DeadlineReached(BaseException):
     """Raised inside a body by the alarm. A BaseException, so that ``except Exception`` cannot swallow it."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        super().__init__(f"{deadline.seconds:g} seconds are over")
+        self.deadline = deadline
 
 
 class Deadline:
@@ -38,14 +44,16 @@ class Deadline:
 
     def run(self, body: Callable[[], T]) -> T | None:
         """The value of ``body()``; None after an interruption. Errors of the body go through."""
-        self._began = time.monotonic()
+        self._due = time.monotonic() + self.seconds
         try:
             self._arm()
             try:
                 return body()
             finally:
                 self._active = False
-        except DeadlineReached:  # also one that hits between the body's return and the line above
+        except DeadlineReached as reached:  # also one that hits between the body's return and the line above
+            if reached.deadline is not self:
+                raise
             self.expired = True
             return None
         finally:
@@ -56,29 +64,37 @@ class Deadline:
         if not self._alarm:
             return
         self._outer = signal.getsignal(signal.SIGALRM)
-        self._outer_left, self._outer_interval = signal.getitimer(signal.ITIMER_REAL)
-        self._outer_first = 0 < self._outer_left <= self.seconds
+        left, self._outer_interval = signal.getitimer(signal.ITIMER_REAL)
+        self._outer_due = time.monotonic() + left if left else math.inf
         self._active = True
         signal.signal(signal.SIGALRM, self._fire)
-        signal.setitimer(signal.ITIMER_REAL, self._outer_left if self._outer_first else self.seconds, AGAIN)
+        self._set(min(self._due, self._outer_due), AGAIN)
 
-    def _fire(self, number: int, frame: FrameType | None) -> Any:
+    def _set(self, due: float, interval: float) -> None:
+        signal.setitimer(signal.ITIMER_REAL, max(due - time.monotonic(), SOON), interval)
+
+    def _fire(self, number: int, frame: FrameType | None) -> None:
+        """The alarm: the other one's if that is due, else ours if the time is over."""
+        now = time.monotonic() + SOON
         if not self._active:
-            return None
-        if self._outer_first and not self.expired and callable(self._outer):
-            return self._outer(number, frame)
-        self.expired = True
-        raise DeadlineReached
+            return
+        if now >= self._outer_due:
+            self._outer_due = now + self._outer_interval if self._outer_interval else math.inf
+            self._set(min(self._due, self._outer_due), AGAIN)
+            if callable(self._outer):
+                self._outer(number, frame)
+        elif now >= self._due:
+            self.expired = True
+            raise DeadlineReached(self)
 
     def _restore(self) -> None:
         if not self._alarm:
-            self.expired = time.monotonic() - self._began > self.seconds
+            self.expired = time.monotonic() > self._due
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, self._outer if self._outer is not None else signal.SIG_DFL)
-        if self._outer_left:
-            left = self._outer_left - (time.monotonic() - self._began)
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, left), self._outer_interval)
+        if self._outer_due < math.inf:
+            self._set(self._outer_due, self._outer_interval)
 
 
 def clean_connections() -> None:

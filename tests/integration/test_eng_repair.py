@@ -30,7 +30,7 @@ class Service:
 
 
 def started(run: Any) -> WorkflowInstance:
-    cls = type("Repair", (Workflow,), {"run": run, "__module__": __name__})
+    cls: Any = type("Repair", (Workflow,), {"run": run, "__module__": __name__})
     return drained(cls.create())
 
 

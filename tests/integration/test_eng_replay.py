@@ -13,7 +13,7 @@ from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
 from tests.integration.conftest import StoppedClock
-from tests.support.engine import drained, history_of, steps_of, types_of
+from tests.support.engine import drained, history_of, noted, steps_of, types_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
@@ -181,7 +181,7 @@ def test_other_kind_under_a_recorded_name_blocks_and_can_be_put_back(stopped_clo
     bodies: list[str] = []
 
     def old(self: Any, event: WorkflowEvent, step: Step) -> Any:
-        loaded = step.do("load", lambda: bodies.append("load") or "loaded")
+        loaded = step.do("load", lambda: noted(bodies, "load", "loaded"))
         step.wait_for_event("go", type="go", timeout=None)
         return loaded
 
@@ -246,11 +246,15 @@ def test_same_name_in_a_loop(stopped_clock: StoppedClock) -> None:
     """ENG-05: name plus occurrence is the identity."""
     bodies: list[int] = []
 
+    def charge(number: int) -> int:
+        bodies.append(number)
+        return number * 10
+
     class Loop(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> list[int]:
             out = []
             for i in range(3):
-                out.append(step.do("charge", lambda i=i: bodies.append(i) or i * 10))
+                out.append(step.do("charge", charge, i))
             step.sleep("nap", 60)
             return out
 
@@ -354,7 +358,7 @@ def test_caught_failures_stay_caught(stopped_clock: StoppedClock) -> None:
                 errors.append((type(error), str(error), error.what, error.why))
             seen.append(errors)
             step.sleep("nap", 5)
-            return step.do("next", lambda: bodies.append("next") or "went on")
+            return step.do("next", lambda: noted(bodies, "next", "went on"))
 
     instance = drained(Caught.create())
     assert instance.status == S.WAITING
@@ -388,7 +392,11 @@ def test_durable_call_in_a_body_is_refused(kind: str) -> None:
 
     class Nested(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> Any:
-            return step.do("outer", lambda: bodies.append("outer") or NESTED[kind](step), retries=5)
+            def outer() -> Any:
+                bodies.append("outer")
+                return NESTED[kind](step)
+
+            return step.do("outer", outer, retries=5)
 
     instance = drained(Nested.create())
     assert instance.status == S.ERRORED
@@ -527,7 +535,7 @@ def test_unknown_workflow_is_blocked_and_resumable(stopped_clock: StoppedClock) 
         def run(self, event: WorkflowEvent, step: Step) -> str:
             step.do("before", lambda: bodies.append("before"))
             step.sleep("nap", 60)
-            return step.do("after", lambda: bodies.append("after") or "finished")
+            return step.do("after", lambda: noted(bodies, "after", "finished"))
 
     class Healthy(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> str:
@@ -629,9 +637,7 @@ def test_corrupt_journal_blocks_and_can_be_repaired(column: str, text: str, stop
                 except ZeroDivisionError:
                     got = "caught"
             else:
-                tries = step.do(
-                    "again", lambda: attempts.append(1) or 1 / (len(attempts) - 1), retries=Retries(delay=60)
-                )
+                tries = step.do("again", again, retries=Retries(delay=60))
                 got = tries
             step.sleep("nap", 60)
             return got
@@ -641,6 +647,11 @@ def test_corrupt_journal_blocks_and_can_be_repaired(column: str, text: str, stop
             return step.do("work", lambda: "done")
 
     attempts: list[int] = []
+
+    def again() -> float:
+        attempts.append(1)
+        return 1 / (len(attempts) - 1)
+
     instance = Poisoned.create()
     if column == "output":
         instance.send_event("mail", "hello")

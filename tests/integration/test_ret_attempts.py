@@ -68,7 +68,8 @@ def test_type_decides_not_text(error: Exception) -> None:
     instance = drained(one_step(failing(error, bodies), retries=5).create())
     assert (instance.status, bodies) == (S.ERRORED, [1])
     assert instance.error is not None and instance.error["type"].endswith(type(error).__name__)
-    assert instance.steps.get().error["type"] == instance.error["type"]
+    shown = instance.steps.get().error
+    assert shown is not None and shown["type"] == instance.error["type"]
 
 
 def test_give_up_on_stops_at_once() -> None:
@@ -198,7 +199,8 @@ def test_delay_function_that_fails(wrong: Any) -> None:
     instance = drained(one_step(failing(OSError("disk"), bodies), retries=Retries(limit=5, delay=wrong)).create())
     assert (instance.status, bodies) == (S.ERRORED, [1])
     assert instance.error is not None and "delay function" in instance.error["message"]
-    assert "disk" in instance.steps.get().error["traceback"]
+    shown = instance.steps.get().error
+    assert shown is not None and "disk" in shown["traceback"]
 
 
 def test_delay_function_sees_context_and_error(stopped_clock: StoppedClock) -> None:

@@ -28,3 +28,9 @@ def history_of(instance: WorkflowInstance, *types: str) -> list[Any]:
 def types_of(instance: WorkflowInstance) -> list[str]:
     """The types of all history entries, oldest first."""
     return list(instance.history.order_by("id").values_list("type", flat=True))
+
+
+def noted(log: list[Any], entry: Any, value: Any = None) -> Any:
+    """For bodies that are lambdas: put ``entry`` into ``log`` and return ``value``."""
+    log.append(entry)
+    return value
