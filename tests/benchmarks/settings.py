@@ -7,5 +7,5 @@ from project.settings import INSTALLED_APPS
 
 DEBUG = False
 INSTALLED_APPS = [*INSTALLED_APPS, "tests.benchmarks"]
-DURABLEFLOW: dict[str, object] = {}
-LOGGING: dict[str, object] = {"version": 1, "disable_existing_loggers": False}
+DURABLEFLOW = {}
+LOGGING = {"version": 1, "disable_existing_loggers": False}
