@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from django.db import models
+from django.db import connections, models
 from django.db.models.expressions import Combinable
 
 _stopped_at: datetime | None = None
@@ -69,6 +69,17 @@ def sqlite_text(moment: datetime) -> str:
     return moment.astimezone(UTC).strftime(_FORMAT)
 
 
+def read(using: str) -> datetime:
+    """Now, asked of the database where it has a clock: for a moment that is stored in more than one place."""
+    connection = connections[using]
+    if connection.vendor != "postgresql" or _stopped_at is not None:
+        return host_now()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT clock_timestamp()")
+        moment: datetime = cursor.fetchone()[0]
+    return moment
+
+
 def expression(vendor: str, plus: timedelta | None = None) -> Combinable:
     """An ORM expression for "now" (plus a duration) that is evaluated by the database where it has a clock."""
     if vendor == "postgresql" and _stopped_at is None:
@@ -79,4 +90,4 @@ def expression(vendor: str, plus: timedelta | None = None) -> Combinable:
     return models.Value(host_now() + (plus or timedelta()), output_field=models.DateTimeField())
 
 
-__all__ = ["ClockTimestamp", "expression", "host_now", "move", "postgres", "sqlite_text", "stop", "stopped"]
+__all__ = ["ClockTimestamp", "expression", "host_now", "move", "postgres", "read", "sqlite_text", "stop", "stopped"]

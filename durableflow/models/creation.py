@@ -100,21 +100,11 @@ def _row(new: NewInstance) -> WorkflowInstance:
 
 def _set_times(row: WorkflowInstance, new: NewInstance, using: str) -> None:
     """Read the database's clock once, under the write lock on SQLite, and derive all moments from it."""
-    now = _now(using)
+    now = clock.read(using)
     row.created = now
     start = new.start_at
     row.wake_at = now if start is None else start if isinstance(start, datetime) else now + start
     row.deadline_at = None if new.max_duration is None else row.wake_at + new.max_duration
-
-
-def _now(using: str) -> datetime:
-    connection = connections[using]
-    if connection.vendor != "postgresql" or clock.stopped() is not None:
-        return clock.host_now()
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT clock_timestamp()")
-        moment: datetime = cursor.fetchone()[0]
-    return moment
 
 
 def _insert_ignoring_conflicts(row: WorkflowInstance, using: str) -> int | None:

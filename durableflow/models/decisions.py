@@ -70,12 +70,12 @@ class DecisionVerbs(PendingFields):
                 by=name_of(by),
                 by_id=None if row_of(by) is None else row_of(by).pk,
                 via=str(via),
-                at=clock.host_now(),
+                at=clock.read(using),
             )
             _store(row, decision, by, reason, using)
         self.refresh_from_db(using=using)
         dispatch.wake(using)
-        return Decision(**{**decision.to_stored(), "at": self.decided_at})
+        return decision
 
     def approve(
         self,
@@ -174,13 +174,12 @@ class DecisionVerbs(PendingFields):
 
 
 def _store(row: Any, decision: Decision, by: Who, reason: str, using: str) -> None:
-    now = clock.expression(connections[using].vendor)
     stored = decision.to_stored()
     codec.dumps(stored, what=f"decision of {row.name!r}", max_bytes=get_settings().LIMITS.payload)
     row.status = PendingStatus.RECEIVED
     row.approved, row.data, row.comment = decision.approved, decision.data, decision.comment
     row.decided_by, row.decided_by_name, row.via = row_of(by), decision.by, decision.via
-    row.decided_at = row.closed = now
+    row.decided_at = row.closed = decision.at
     row.save(
         using=using,
         update_fields=[
@@ -196,5 +195,5 @@ def _store(row: Any, decision: Decision, by: Who, reason: str, using: str) -> No
         sent_by_name=decision.by,
         via=decision.via,
         reason=reason,
-        sent_at=now,
+        sent_at=decision.at,
     )

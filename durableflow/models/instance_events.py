@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from django.db import IntegrityError, connections, transaction
@@ -89,7 +90,7 @@ class EventVerbs(InstanceFields):
         found = row.sent_events.filter(run_number=row.run_number, dedupe_key=dedupe_key).first()
         if found is None:
             return None
-        if found.type != type or codec.dumps(found.payload) != text:
+        if found.type != type or _canonical(codec.dumps(found.payload)) != _canonical(text):
             raise IdempotencyConflict(
                 f"{row.label} has already got an event with dedupe_key {dedupe_key!r} and another type or payload. "
                 "Use a new key for a new event."
@@ -98,6 +99,11 @@ class EventVerbs(InstanceFields):
         return found
 
     asend_event = async_twin(send_event)
+
+
+def _canonical(text: str) -> str:
+    """A stored value with its keys in one order: who writes the same JSON anew may order them otherwise."""
+    return json.dumps(json.loads(text), sort_keys=True)
 
 
 STATE = ("id", "workflow", "instance_id", "run_number", "status", "created_by_id")
