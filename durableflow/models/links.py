@@ -53,7 +53,7 @@ def read(token: str) -> LinkContent:
     """Check a link's token. Raises BadLink or ExpiredLink."""
     try:
         pending, user, until = signing.loads(token, salt=SALT)
-    except (signing.BadSignature, ValueError) as error:
+    except (signing.BadSignature, ValueError, TypeError) as error:
         raise BadLink("This link is not valid.") from error
     if clock.host_now().timestamp() > until:
         raise ExpiredLink("This link has expired.")
