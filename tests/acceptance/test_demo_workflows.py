@@ -15,13 +15,13 @@ from django.core.files.storage import default_storage
 from django.test import Client
 
 from durableflow.models import WorkflowInstance
+from durableflow.templatetags import durableflow as tags
 from durableflow.testing import Harness
 from project.demo.models import Cart, Image, Invoice, Payment
 from project.demo.runner import flow as flows
 from project.demo.runner.errors import DemoFailed
 from project.demo.runner.flow import SAMPLES
 from project.demo.services import bank, carts, images, payments
-from project.demo.templatetags import demo_approvals
 from project.demo.workflows import CartParams, ImageParams, ImageTagging, PayCart
 from tests.conftest import UserFactory
 
@@ -253,5 +253,5 @@ def test_pages_count_what_waits_on_the_user(
         seen[user] = 'class="count">1<' in client.get("/").content.decode()
     assert seen == {customer: False, approver: True}
     assert "Waiting on you: 1" in client.get("/admin/").content.decode()
-    monkeypatch.setattr(demo_approvals, "MOST", 0)
+    monkeypatch.setattr(tags, "MOST", 0)
     assert 'class="count">0+<' in client.get("/").content.decode()
