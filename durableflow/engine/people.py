@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group
+from django.core.exceptions import ValidationError
 
 from durableflow.authoring.calls import ApprovalCall
 from durableflow.core.exceptions import InvalidConfig
@@ -31,7 +32,14 @@ def look_up_people(lease: Lease, claim: Claim, call: ApprovalCall) -> People:
             field="allow_requester",
         )
     keys = [getattr(user, "pk", user) for user in call.users]
-    users = list(get_user_model()._default_manager.using(lease.using).filter(pk__in=keys))
+    try:
+        users = list(get_user_model()._default_manager.using(lease.using).filter(pk__in=keys))
+    except (TypeError, ValueError, ValidationError) as error:  # "ada" where keys are numbers or UUIDs
+        raise InvalidConfig(
+            f"{claim.label}: step {call.name!r}: users must be users or their primary keys: {error}",
+            step=call.name,
+            field="users",
+        ) from error
     missing = {str(key) for key in keys} - {str(user.pk) for user in users}
     if missing:
         raise InvalidConfig(

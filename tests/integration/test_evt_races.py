@@ -240,7 +240,7 @@ def test_decision_and_timeout_at_the_same_moment() -> None:
         decider, worker = together(decide, run_it)
         worker.result()
         drain(1.5)
-        status, output = state(row)
+        _status, output = state(row)
         pending.refresh_from_db()
         if decider.error is None:
             eventually(lambda row=row: drain(0.2) is not None and state(row)[0] == Status.COMPLETE)
