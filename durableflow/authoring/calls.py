@@ -12,14 +12,13 @@ from django.contrib.auth.models import Group
 from django.db import models
 from django.forms import Form
 
-from durableflow.core.durations import parse_duration
+from durableflow.core.durations import TEN_YEARS, parse_duration
 from durableflow.core.exceptions import InvalidConfig
 from durableflow.core.names import check_event_type, check_step_name
 from durableflow.core.retries import Retries
 from durableflow.core.statuses import StepKind
 from durableflow.models import forms
 
-TEN_YEARS: Final = timedelta(days=3650)
 TITLE_SIZE: Final = 255
 
 
@@ -131,7 +130,7 @@ def do_call(
         retries=_checked(name, "retries", Retries.coerce, retries),
         timeout=None
         if timeout is None
-        else _checked(name, "timeout", parse_duration, timeout, what="timeout", positive=True),
+        else _checked(name, "timeout", parse_duration, timeout, what="timeout", positive=True, maximum=TEN_YEARS),
         sensitive=sensitive,
         atomic=atomic,
     )

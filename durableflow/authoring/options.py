@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from durableflow.core.conf import get_settings
-from durableflow.core.durations import Duration, parse_duration
+from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.names import check_workflow_name, kebab
 from durableflow.core.retries import Retention, Retries
 from durableflow.models.instance_fields import Priority
@@ -80,13 +80,17 @@ def resolve(cls: type[Any]) -> Options:
             abstract=bool(given.get("abstract", False)),
             version=version,
             step_retries=retries,
-            step_timeout=None if timeout is None else parse_duration(timeout, what="step_timeout", positive=True),
-            max_duration=None if duration is None else parse_duration(duration, what="max_duration", positive=True),
+            step_timeout=None if timeout is None else _parse("step_timeout", timeout),
+            max_duration=None if duration is None else _parse("max_duration", duration),
             retention=given.get("retention"),
             priority=int(priority),
         )
     except ValueError as error:
         raise TypeError(f"{where}: {error}") from error
+
+
+def _parse(key: str, value: Duration) -> timedelta:
+    return parse_duration(value, what=key, positive=True, maximum=TEN_YEARS)
 
 
 def _merged(cls: type[Any]) -> dict[str, Any]:
@@ -117,6 +121,9 @@ def _values(meta: type[Any]) -> dict[str, Any]:
     """What a Meta class says itself, with its own bases except the typed one."""
     values: dict[str, Any] = {}
     for base in reversed(meta.__mro__):
-        if base not in (object, WorkflowOptions):
-            values.update({key: value for key, value in vars(base).items() if not key.startswith("__")})
+        if base in (object, WorkflowOptions):
+            continue
+        own = {key: value for key, value in vars(base).items() if not key.startswith("__")}
+        # ``class Meta(Base.Meta)`` takes over what can be inherited, as in Django.
+        values.update(own if base is meta else {key: own[key] for key in own.keys() - NOT_INHERITED})
     return values

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 from durableflow.authoring.options import Options, resolve
 from durableflow.core import registry
 from durableflow.core.aio import async_twin
-from durableflow.core.durations import Duration, parse_duration
+from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.exceptions import InstanceAlreadyExists
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import Trigger, Via
@@ -206,4 +206,4 @@ def _start(start_at: datetime | Duration | None) -> datetime | timedelta | None:
         if start_at.utcoffset() is None:
             raise ValueError(f"start_at: {start_at!r} has no time zone. Give an aware datetime or a duration.")
         return start_at
-    return None if start_at is None else parse_duration(start_at, what="start_at")
+    return None if start_at is None else parse_duration(start_at, what="start_at", maximum=TEN_YEARS)

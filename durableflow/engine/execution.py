@@ -19,8 +19,10 @@ from durableflow.authoring.context import derive
 from durableflow.core import atomicity, codec, failures
 from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
+from durableflow.core.durations import TEN_YEARS
 from durableflow.core.exceptions import (
     CodecError,
+    InvalidConfig,
     LimitExceeded,
     NonDeterminismError,
     NonRetryableError,
@@ -134,6 +136,10 @@ class Execution:
     def _sleep(self, identity: Identity, record: Record | None, call: calls.SleepCall | calls.SleepUntilCall) -> None:
         now = self.claim.db_now()
         if record is None:
+            if isinstance(call, calls.SleepUntilCall) and call.when > now + TEN_YEARS:
+                raise InvalidConfig(
+                    f"step {call.name!r}: when: {call.when} is more than ten years ahead.", step=call.name, field="when"
+                )
             record = self.new_record(identity)
             if isinstance(call, calls.SleepCall):
                 seconds, when = call.duration.total_seconds(), None

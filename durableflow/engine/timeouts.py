@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Final, TypeVar
 
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow.core import atomicity
 
@@ -85,6 +86,9 @@ class Deadline:
                 self._outer(number, frame)
         elif now >= self._due:
             self.expired = True
+            # Now, and not in clean_connections(): an ``atomic()`` of the body closes the connection on its way out, and
+            # the server would go on with the query and keep its locks.
+            cancel_queries()
             raise DeadlineReached(self)
 
     def _restore(self) -> None:
@@ -103,14 +107,25 @@ def clean_connections() -> None:
 
     psycopg leaves an interrupted query running and the connection ACTIVE, and the next statement would fail.
     """
+    cancel_queries()
     for connection in connections.all(initialized_only=True):
-        raw = connection.connection
-        if raw is None or connection.vendor != "postgresql" or raw.closed:
-            continue
-        if raw.info.transaction_status.name == "ACTIVE":
-            try:
-                raw.cancel_safe(timeout=1)
-            except Exception:  # noqa: S110  the connection is closed in any case
-                pass
+        if _is_active(connection):
             atomicity.drop(connection)
     atomicity.abandon_opened()
+
+
+def cancel_queries() -> None:
+    """Have the server stop what this thread's connections are waiting for."""
+    for connection in connections.all(initialized_only=True):
+        if _is_active(connection):
+            try:
+                connection.connection.cancel_safe(timeout=1)
+            except Exception:  # noqa: S110  the connection is closed in any case
+                pass
+
+
+def _is_active(connection: BaseDatabaseWrapper) -> bool:
+    raw = connection.connection
+    if raw is None or connection.vendor != "postgresql" or raw.closed:
+        return False
+    return bool(raw.info.transaction_status.name == "ACTIVE")

@@ -1,0 +1,377 @@
+"""Time limits of attempts and of whole instances, on a real database."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection, transaction
+
+from durableflow import (
+    EventTimeout,
+    InvalidTransition,
+    Retries,
+    Step,
+    StepTimeout,
+    Workflow,
+    WorkflowEvent,
+    drain,
+    get_step_context,
+)
+from durableflow.models import PendingEvent, WorkflowInstance
+from tests.integration.conftest import StoppedClock
+from tests.support.engine import drained, history_of, noted, steps_of, types_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+S = WorkflowInstance.Status
+LONG = 20.0
+
+
+def one_step(body: Any, **options: Any) -> type[Workflow]:
+    """A workflow of one step that catches the step's timeout."""
+
+    class OneStep(Workflow):
+        class Meta:
+            name = "one-step"
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            try:
+                return step.do("work", body, **options)
+            except StepTimeout as error:
+                return ["timed out", str(error)]
+
+    return OneStep
+
+
+def test_a_step_that_only_times_out_is_counted() -> None:
+    """RET-02: three timed-out attempts, then a failure of timeout kind that run may catch; not stuck in running."""
+    bodies: list[int] = []
+
+    def body() -> None:
+        bodies.append(get_step_context().attempt)
+        time.sleep(LONG)
+
+    instance = drained(one_step(body, retries=Retries(limit=2, delay=0), timeout=0.05).create())
+    assert (instance.status, bodies) == (S.COMPLETE, [1, 2, 3])
+    assert instance.output[0] == "timed out"
+    assert "'work-1'" in instance.output[1] and "0.05 seconds" in instance.output[1]
+    errors = history_of(instance, "attempt_errored")
+    assert [(entry["attempt"], entry["error"]["type"]) for entry in errors] == [
+        (number, "durableflow.core.exceptions.StepTimeout") for number in (1, 2, 3)
+    ]
+
+
+def test_late_result_of_a_swallowed_interruption_is_dropped() -> None:
+    """RET-04: the first attempt swallows its interruption and returns 'A' late; the result is the second one's 'B'."""
+
+    def body() -> str:
+        if get_step_context().attempt == 1:
+            with suppress(BaseException):
+                time.sleep(LONG)
+            return "A"
+        return "B"
+
+    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3).create())
+    assert (instance.status, instance.output) == (S.COMPLETE, "B")
+    (first,) = history_of(instance, "attempt_errored")
+    assert first["attempt"] == 1 and first["error"]["type"].endswith("StepTimeout")
+    record = instance.steps.get()
+    assert (record.attempts, record.output, record.error) == (2, "B", None)
+
+
+def test_late_error_after_the_interruption_is_a_timeout() -> None:
+    """RET-04: what the body raises after its time is over is the timeout's consequence, kept as its cause."""
+
+    def body() -> None:
+        try:
+            time.sleep(LONG)
+        except BaseException:
+            raise ValueError("cleaning up failed") from None
+
+    instance = drained(one_step(body, retries=0, timeout=0.05).create())
+    assert (instance.status, instance.output[0]) == (S.COMPLETE, "timed out")
+    error = instance.steps.get().error
+    assert error is not None and "cleaning up failed" in error["traceback"]
+
+
+def test_late_result_in_a_thread_is_dropped() -> None:
+    """RET-04: where no alarm can interrupt, a value that comes too late is dropped all the same."""
+
+    def body() -> str:
+        if get_step_context().attempt == 1:
+            time.sleep(0.1)
+            return "A"
+        return "B"
+
+    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.08).create()
+
+    def work() -> None:
+        try:
+            drain(seconds=10)
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    instance.refresh_from_db()
+    assert (instance.status, instance.output) == (S.COMPLETE, "B")
+
+
+def test_open_block_of_an_interrupted_body_is_rolled_back() -> None:
+    """Design 6: the next statement works, and nothing half-done stays."""
+
+    def body() -> str:
+        if get_step_context().attempt == 1:
+            with transaction.atomic():
+                Group.objects.create(name="half")
+                time.sleep(LONG)
+        return "done"
+
+    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2).create())
+    assert (instance.status, instance.output, Group.objects.count()) == (S.COMPLETE, "done", 0)
+
+
+def test_interrupted_body_that_leaves_a_block_open() -> None:
+    """Design 6: the open block of an interrupted body is rolled back; it is a timeout, not a refusal."""
+
+    def body() -> str:
+        if get_step_context().attempt == 1:
+            transaction.atomic().__enter__()
+            Group.objects.create(name="half")
+            time.sleep(LONG)
+        return "done"
+
+    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2).create())
+    assert (instance.status, instance.output, Group.objects.count()) == (S.COMPLETE, "done", 0)
+    assert connection.get_autocommit() and not connection.in_atomic_block
+
+
+def running_sleeps() -> int:
+    """How many bodies' queries the server is still busy with."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'active' "
+            "AND query LIKE 'SELECT pg_sleep%'"
+        )
+        return int(cursor.fetchone()[0])
+
+
+@pytest.mark.postgresql_only
+@pytest.mark.parametrize("where", ["plain", "atomic block", "atomic step"])
+def test_an_interrupted_query_leaves_a_working_connection(where: str) -> None:
+    """Design 6, spike 4: psycopg leaves the connection ACTIVE: it is cancelled and closed, the next statement works."""
+
+    def sleep() -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_sleep(20)")
+
+    def body() -> str:
+        if get_step_context().attempt == 1:
+            if where == "atomic block":
+                with transaction.atomic():
+                    sleep()
+            sleep()
+        return f"{Group.objects.count()} groups"
+
+    began = time.monotonic()
+    cls = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2, atomic=where == "atomic step")
+    instance = drained(cls.create())
+    assert (instance.status, instance.output) == (S.COMPLETE, "0 groups")
+    assert time.monotonic() - began < LONG / 2
+    while running_sleeps():  # a cancelled one needs a moment to go
+        assert time.monotonic() - began < LONG / 2
+        time.sleep(0.01)
+
+
+@pytest.mark.sqlite_only
+def test_atomic_timeout_on_sqlite_is_bounded_by_the_lease(settings: Any) -> None:
+    """Design 6: a longer one is refused by name; an inherited one is cut."""
+    settings.DURABLEFLOW = {"LEASE": 9}
+    instance = drained(one_step(lambda: 1, atomic=True, timeout=4).create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None
+    assert "'work-1': timeout" in instance.error["message"] and "3 seconds" in instance.error["message"]
+    seen: list[float] = []
+    drained(one_step(lambda: seen.append(get_step_context().config["timeout"]), atomic=True).create())
+    assert seen == [3.0]
+
+
+def test_atomic_step_that_times_out_writes_nothing() -> None:
+    """Design 6: body and checkpoint are one transaction; the failed attempt is recorded after the rollback."""
+
+    def body() -> str:
+        Group.objects.create(name=f"attempt {get_step_context().attempt}")
+        if get_step_context().attempt == 1:
+            time.sleep(LONG)
+        return "done"
+
+    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3, atomic=True).create())
+    assert (instance.status, instance.output) == (S.COMPLETE, "done")
+    assert list(Group.objects.values_list("name", flat=True)) == ["attempt 2"]
+    assert types_of(instance).count("attempt_errored") == 1
+
+
+# max_duration ---------------------------------------------------------------------------------------------------------
+
+
+def test_max_duration_ends_a_waiting_instance(stopped_clock: StoppedClock) -> None:
+    """Design 5: by its own wake; WorkflowTimeout is not raised into run; open waits are cancelled."""
+    log: list[str] = []
+
+    class Slow(Workflow):
+        class Meta:
+            name = "slow"
+            max_duration = "1 hour"
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.do("first", lambda: log.append("first"))
+            try:
+                return step.wait_for_event("answer", type="answer", timeout="1 day").payload
+            except BaseException as error:
+                log.append(type(error).__name__)
+                raise
+
+    instance = drained(Slow.create())
+    assert instance.deadline_at == stopped_clock.now + timedelta(hours=1)
+    assert instance.wake_at == instance.deadline_at
+    log.clear()
+    stopped_clock.advance("1 hour")
+    assert drained(instance).status == S.ERRORED
+    assert log == []  # run was not called again
+    assert instance.error is not None
+    assert instance.error["type"] == "durableflow.core.exceptions.WorkflowTimeout"
+    assert "slow/" in instance.error["message"] and "max_duration" in instance.error["message"]
+    assert PendingEvent.objects.get().status == PendingEvent.Status.CANCELLED
+    assert steps_of(instance) == [("first-1", "complete"), ("answer-1", "cancelled")]
+    assert instance.wake_at is None
+    with pytest.raises(InvalidTransition):
+        instance.send_event("answer", "late")
+
+    # retry(): the whole duration again, the wait opens anew, what finished stays
+    stopped_clock.advance("5 minutes")
+    instance.retry()
+    assert instance.deadline_at == stopped_clock.now + timedelta(hours=1)
+    assert (drained(instance).status, instance.error) == (S.WAITING, None)
+    opened = PendingEvent.objects.get(status=PendingEvent.Status.OPEN)
+    assert opened.deadline == stopped_clock.now + timedelta(days=1)
+    instance.send_event("answer", "in time")
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "in time")
+    assert "first" not in log
+
+
+def test_max_duration_is_looked_at_before_each_durable_call(stopped_clock: StoppedClock) -> None:
+    """Design 5: a body in flight ends and is stored; the next call does not come; run is not told."""
+    log: list[str] = []
+
+    class Slow(Workflow):
+        class Meta:
+            max_duration = 60
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.do("long", lambda: noted(log, "long", str(stopped_clock.advance(61))))
+            try:
+                step.do("next", lambda: log.append("next"))
+            except Exception as error:
+                log.append(type(error).__name__)
+
+    instance = drained(Slow.create())
+    assert (instance.status, log) == (S.ERRORED, ["long"])
+    assert instance.error is not None and instance.error["type"].endswith("WorkflowTimeout")
+    assert steps_of(instance) == [("long-1", "complete")]
+
+
+def test_max_duration_that_is_swallowed_ends_the_instance_all_the_same(stopped_clock: StoppedClock) -> None:
+    """Design 5: run cannot prevent its end."""
+
+    class Slow(Workflow):
+        class Meta:
+            max_duration = 60
+
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            step.do("long", lambda: str(stopped_clock.advance(61)))
+            with suppress(BaseException):
+                step.do("next", lambda: 1)
+            return "swallowed"
+
+    instance = drained(Slow.create())
+    assert (instance.status, instance.output) == (S.ERRORED, None)
+    assert instance.error is not None and instance.error["type"].endswith("WorkflowTimeout")
+
+
+def test_max_duration_counts_from_the_first_due_moment(stopped_clock: StoppedClock) -> None:
+    """Design 5: a start in the future has the whole duration."""
+
+    class Later(Workflow):
+        class Meta:
+            max_duration = "1 hour"
+
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            step.sleep("nap", "59 minutes")
+            return "done"
+
+    instance = Later.create(start_at="1 day")
+    assert instance.deadline_at == stopped_clock.now + timedelta(days=1, hours=1)
+    assert drained(instance).status == S.QUEUED
+    stopped_clock.advance("1 day")
+    drained(instance)
+    stopped_clock.advance("59 minutes")
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "done")
+
+
+def test_back_off_ends_with_max_duration(stopped_clock: StoppedClock) -> None:
+    """Design 5: a further bound of every wake."""
+
+    class Retrying(Workflow):
+        class Meta:
+            max_duration = "1 hour"
+
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            step.do("fails", lambda: 1 / 0, retries=Retries(limit=1, delay="1 day"))
+
+    instance = drained(Retrying.create())
+    assert (instance.status, instance.wake_at) == (S.WAITING, instance.deadline_at)
+    stopped_clock.advance("1 hour")
+    assert drained(instance).status == S.ERRORED
+    assert steps_of(instance) == [("fails-1", "cancelled")]
+    instance.retry()
+    assert drained(instance).status == S.WAITING  # its back-off still counts
+
+
+def test_event_timeout_is_raised_into_run(stopped_clock: StoppedClock) -> None:
+    """Design 5: unlike max_duration, a wait's own timeout is the program's business."""
+
+    class Waits(Workflow):
+        class Meta:
+            max_duration = "1 day"
+
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            try:
+                step.wait_for_event("answer", type="answer", timeout="1 hour")
+            except EventTimeout:
+                return "no answer"
+            return "answer"
+
+    instance = drained(Waits.create())
+    stopped_clock.advance("1 hour")
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "no answer")
+
+
+@pytest.mark.parametrize("key", ["max_duration", "step_timeout"])
+@pytest.mark.parametrize("value", [0, -1, "1h", "", "11 years", float("nan"), True])
+def test_bad_durations_of_meta(key: str, value: Any) -> None:
+    """RET-09: refused at import, with class and key."""
+    with pytest.raises(TypeError, match=key):
+        type("Bad", (Workflow,), {"run": lambda *args: None, "Meta": type("Meta", (), {key: value})})
+
+
+def test_step_timeout_is_bounded() -> None:
+    """RET-09: a time that no calendar has is refused by name."""
+    instance = drained(one_step(lambda: 1, timeout="11 years").create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None and "'work': timeout" in instance.error["message"]
