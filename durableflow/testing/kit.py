@@ -57,7 +57,7 @@ class Harness:
     # Running ----------------------------------------------------------------------------------------------------------
 
     def run(
-        self, workflow: type[Workflow[Any, Any]], params: Any = None, /, **create: Unpack[CreateOptions]
+        self, workflow: type[Workflow[Any, Any]], params: Any = None, **create: Unpack[CreateOptions]
     ) -> WorkflowInstance:
         """Start an instance (as ``create`` does, with its options and errors), run all that is due, return the row."""
         row = workflow.create(params, **create)

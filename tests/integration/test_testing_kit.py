@@ -60,7 +60,7 @@ def test_run_starts_with_the_options_of_create(workflows: Harness, customer: Any
         def run(self, event: WorkflowEvent[str], step: Step) -> str:
             return f"{event.params} {event.instance_id}"
 
-    run = workflows.run(Echo, "hi", instance_id="a", priority=Priority.HIGH, created_by=customer)
+    run = workflows.run(Echo, params="hi", instance_id="a", priority=Priority.HIGH, created_by=customer)
     assert (run.status, run.output, run.priority, run.created_by) == (S.COMPLETE, "hi a", Priority.HIGH, customer)
     assert run.result() == "hi a"
     with pytest.raises(InstanceAlreadyExists):
