@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from durableflow.core import atomicity
+from durableflow.core import atomicity, clock
 from durableflow.core.aio import async_twin
 from durableflow.core.exceptions import WorkflowFailed
 from durableflow.core.statuses import FINISHED, Status
@@ -35,6 +35,10 @@ class ResultVerbs(InstanceFields):
             if where := atomicity.opened():
                 raise RuntimeError(
                     f"result() of {self.label} inside {where} can never see the end: call it after the commit."
+                )
+            if clock.stopped() is not None:
+                raise RuntimeError(
+                    f"{self.label} is {status} and the test's clock stands still: result() would wait for ever."
                 )
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
