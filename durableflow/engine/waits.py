@@ -101,7 +101,8 @@ def _own(lease: Lease, claim: Claim, record: Record, pending: PendingEvent) -> A
 @patient
 def load_pending(lease: Lease, pk: int) -> PendingEvent:
     """The pending event that ``notify`` gets."""
-    return PendingEvent.objects.using(lease.using).get(pk=pk)
+    pending: PendingEvent = PendingEvent.objects.using(lease.using).get(pk=pk)
+    return pending
 
 
 @patient

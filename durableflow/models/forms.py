@@ -75,7 +75,8 @@ def _as_posted(form: forms.Form, data: dict[str, Any]) -> dict[str, Any]:
     Form fields rely on that and would fail, not refuse, on other types. Names that the form does not have are refused:
     they would be ignored silently.
     """
-    posted, wrong = {}, {}
+    posted: dict[str, Any] = {}
+    wrong: dict[str, Any] = {}
     for name, value in data.items():
         field = form.fields.get(name)
         if field is None and not any(name.startswith(f"{known}_") for known in form.fields):
