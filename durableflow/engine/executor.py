@@ -14,13 +14,14 @@ from durableflow.authoring.step import Step
 from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
-from durableflow.engine import endings
+from durableflow.engine import endings, shutdown
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim
 from durableflow.engine.renewal import renewer
 from durableflow.engine.steps import load_journal
+from durableflow.engine.timeouts import clean_connections
 from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend
 
 logger = logging.getLogger("durableflow.engine")
@@ -38,7 +39,11 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
     with renewer().holding(claim.lease) if renew else nullcontext():
         try:
             with atomicity.baseline():
-                _execute(claim, interceptor)
+                try:
+                    _execute(claim, interceptor)
+                except (KeyboardInterrupt, SystemExit):
+                    clean_connections()  # it may have hit in the middle of a query or of a transaction
+                    raise
         except LeaseLost:
             logger.info(
                 "%s: the lease was lost; this execution's work is dropped",
@@ -47,12 +52,25 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
             )
         except ProcessDied:
             raise
+        except (KeyboardInterrupt, SystemExit):
+            _give_back_after_signal(claim)
+            raise
         except Exception as error:
             logger.exception("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk})
             _block_after_failure(claim, error)
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+
+
+def _give_back_after_signal(claim: Claim) -> None:
+    """A signal may hit between any two lines of ours: nobody shall wait for the lease to end (design 4, "Executor exits")."""
+    try:
+        endings.give_back(claim.lease)
+    except LeaseLost:
+        pass  # run() was left in an orderly way, and the instance has been given back already
+    except Exception:
+        logger.exception("%s could not be given back; its lease will expire", claim.label)
 
 
 def _block_after_failure(claim: Claim, error: Exception) -> None:
@@ -136,6 +154,9 @@ def _leave(execution: Execution, raised: BaseException) -> None:
     if atomicity.opened():
         atomicity.abandon_opened()
     stop = replay.stop
+    if isinstance(raised, KeyboardInterrupt) and shutdown.requested():
+        endings.give_back(claim.lease)
+        raise raised
     if stop is not None:
         outcome = stop.outcome
         if isinstance(outcome, Suspend) and raised is not stop:
