@@ -22,7 +22,7 @@ from durableflow.engine.journal import COMPLETE, FAILED, PENDING, STARTED, Ident
 from durableflow.engine.lease import Lease
 from durableflow.engine.replay import Scope
 from durableflow.engine.steps import Entry, StepWrite, write_step
-from durableflow.engine.timeouts import Deadline, clean_connections
+from durableflow.engine.timeouts import Deadline, clean_connections, drop_active
 from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind
 
 if TYPE_CHECKING:
@@ -172,6 +172,7 @@ class BodyRun:
             with step_context(context):
                 value = deadline.run(body)
         except BaseException as error:
+            drop_active()  # a signal's exception too may hit in the middle of a query
             if not deadline.expired:
                 raise
             raise self._timeout() from error

@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 from durableflow.core import atomicity
+from durableflow.engine import shutdown
 from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
@@ -19,14 +20,18 @@ def drain(seconds: float = 1.0) -> int:
     """Deliver what was sent and execute due instances until nothing is due or ``seconds`` have passed; returns the
     number of executions.
 
-    An execution that has begun is never cut short. Raises RuntimeError inside ``atomic()``: a claim has to be committed
-    before it runs.
+    An execution that has begun is never cut short, but by Ctrl-C: then its instance is queued again. Raises
+    RuntimeError inside ``atomic()``: a claim has to be committed before it runs.
     """
     if where := atomicity.opened():
         raise RuntimeError(
             f"drain() inside {where} is refused: a claim has to be committed before anything runs. Call it after the block."
         )
-    using = database()
+    with shutdown.heeded():
+        return _drain(database(), seconds)
+
+
+def _drain(using: str, seconds: float) -> int:
     end = time.monotonic() + seconds
     executions, delivered_at, again = 0, float("-inf"), False
     while True:
@@ -43,5 +48,7 @@ def drain(seconds: float = 1.0) -> int:
         for claimed in claims:
             execute(claimed)
             executions += 1
+        if shutdown.requested():
+            raise KeyboardInterrupt  # a body had swallowed it
         if time.monotonic() >= end:
             return executions

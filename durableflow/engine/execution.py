@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from logging import LoggerAdapter
 from types import TracebackType
@@ -29,7 +29,7 @@ from durableflow.core.exceptions import (
     WorkflowTimeout,
 )
 from durableflow.core.statuses import StepKind
-from durableflow.engine import endings
+from durableflow.engine import endings, shutdown
 from durableflow.engine.atomic import run_atomically
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
 from durableflow.engine.interception import PASS, Interceptor
@@ -37,7 +37,7 @@ from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, STARTE
 from durableflow.engine.lease import Claim
 from durableflow.engine.replay import Replay, Scope
 from durableflow.engine.steps import Entry, StepWrite, write_step
-from durableflow.engine.unwind import Drop, Expire, LeaseLost, Suspend, Unwind
+from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
@@ -338,7 +338,9 @@ class Execution:
     # Inner ------------------------------------------------------------------------------------------------------------
 
     def _check_alive(self) -> None:
-        """No durable call returns once the lease is lost or ``max_duration`` is over."""
+        """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""
+        if shutdown.requested():
+            self.replay.unwind(Unwind(GiveBack()))
         if self.lease.lost:
             self.replay.unwind(Unwind(Drop(self.lease.label)))
         deadline = self.claim.deadline_at
@@ -388,6 +390,11 @@ class ReplayLogger(LoggerAdapter[logging.Logger]):
         ids = {"workflow": claim.workflow, "instance_id": claim.instance_id, "run_number": claim.run_number}
         super().__init__(logging.getLogger(f"durableflow.workflow.{claim.workflow}"), ids)
         self._execution = execution
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        """Add the ids to the author's own ``extra``."""
+        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
+        return msg, kwargs
 
     def isEnabledFor(self, level: int) -> bool:  # noqa: N802  the name is logging's
         """Whether a line of this level is written now."""

@@ -155,8 +155,7 @@ def _leave(execution: Execution, raised: BaseException) -> None:
         atomicity.abandon_opened()
     stop = replay.stop
     if isinstance(raised, KeyboardInterrupt) and shutdown.requested():
-        endings.give_back(claim.lease)
-        raise raised
+        raise raised  # execute() gives the instance back
     if stop is not None:
         outcome = stop.outcome
         if isinstance(outcome, Suspend) and raised is not stop:

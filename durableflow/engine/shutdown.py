@@ -1,9 +1,12 @@
-"""Whether this process was asked to stop by a real signal; an exception of the same class that user code raises
-means nothing (case RET-13)."""
+"""Whether this process was asked to stop by a real signal; an exception of the same class that user code raises means
+nothing (case RET-13)."""
 
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 _requested = False
@@ -14,14 +17,26 @@ def requested() -> bool:
     return _requested
 
 
-def on_interrupt(_number: int, _frame: FrameType | None) -> None:
-    """A handler for SIGINT and SIGTERM in processes that drain by themselves: note it and interrupt what runs."""
+@contextmanager
+def heeded() -> Iterator[None]:
+    """Notice Ctrl-C while the block runs, where nobody else has said what SIGINT means.
+
+    Python's own handler only raises KeyboardInterrupt, which cannot be told from one that a body raises.
+    """
+    global _requested
+    mine = threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _on_interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _requested = False
+
+
+def _on_interrupt(_number: int, _frame: FrameType | None) -> None:
     global _requested
     _requested = True
     raise KeyboardInterrupt
-
-
-def obey() -> None:
-    """Install the handler in the main thread of a process that has no supervisor of its own."""
-    signal.signal(signal.SIGINT, on_interrupt)
-    signal.signal(signal.SIGTERM, on_interrupt)

@@ -103,7 +103,13 @@ class Deadline:
 
 def clean_connections() -> None:
     """After an interruption: a connection that is in the middle of a query is cancelled and closed, an open block is
-    rolled back.
+    rolled back."""
+    drop_active()
+    atomicity.abandon_opened()
+
+
+def drop_active() -> None:
+    """Close the connections that an exception has left in the middle of a query.
 
     psycopg leaves an interrupted query running and the connection ACTIVE, and the next statement would fail.
     """
@@ -111,7 +117,6 @@ def clean_connections() -> None:
     for connection in connections.all(initialized_only=True):
         if _is_active(connection):
             atomicity.drop(connection)
-    atomicity.abandon_opened()
 
 
 def cancel_queries() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -375,3 +376,35 @@ def test_step_timeout_is_bounded() -> None:
     instance = drained(one_step(lambda: 1, timeout="11 years").create())
     assert instance.status == S.ERRORED
     assert instance.error is not None and "'work': timeout" in instance.error["message"]
+
+
+@pytest.mark.postgresql_only
+def test_somebody_else_s_alarm_in_the_middle_of_a_query() -> None:
+    """Design 6: django-q2's own timeout raises in a query: the attempt is recorded, the server stops."""
+
+    class Theirs(Exception):
+        pass
+
+    def handle(number: int, frame: Any) -> None:
+        raise Theirs
+
+    def body() -> str:
+        if get_step_context().attempt == 1:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_sleep(20)")
+        return "done"
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    began = time.monotonic()
+    try:
+        instance = drained(one_step(body, retries=Retries(limit=1, delay=0)).create())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (instance.status, instance.output) == (S.COMPLETE, "done")
+    (entry,) = history_of(instance, "attempt_errored")
+    assert entry["error"]["type"].endswith("Theirs")
+    while running_sleeps():
+        assert time.monotonic() - began < LONG / 2
+        time.sleep(0.01)
