@@ -1,0 +1,382 @@
+"""Workers that die in the middle of a body: the attempt counts, and the budget ends it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connection
+
+from durableflow import Retries, Step, WorkerLost, Workflow, WorkflowEvent, get_step_context
+from durableflow.core.conf import get_settings
+from durableflow.engine import bodies as engine_bodies
+from durableflow.engine.claims import claim
+from durableflow.engine.executor import execute
+from durableflow.engine.interception import Interceptor
+from durableflow.engine.journal import Identity
+from durableflow.engine.unwind import ProcessDied
+from durableflow.models import WorkflowInstance
+from tests.integration.conftest import StoppedClock
+from tests.support.database import child_environment
+from tests.support.engine import drained, history_of, steps_of, types_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+S = WorkflowInstance.Status
+
+WORKER = """
+import os, sys, time
+import django
+from django.conf import settings
+settings.DURABLEFLOW = {"LEASE": 1}
+django.setup()
+from durableflow import Retries, Workflow, drain, get_step_context
+
+def note(line):
+    with open(sys.argv[1], "a") as log:
+        log.write(line + "\\n")
+
+class Killer(Workflow):
+    class Meta:
+        name = "killer"
+    def run(self, event, step):
+        step.do("before", note, "before")
+        step.do("kills", self.kill, retries=Retries(limit=event.params, delay=0))
+    def kill(self):
+        note(f"kills {get_step_context().attempt}")
+        os._exit(1)
+
+class Healthy(Workflow):
+    class Meta:
+        name = "healthy"
+    def run(self, event, step):
+        step.do("work", note, "healthy")
+
+end = time.monotonic() + 40
+while time.monotonic() < end and not os.path.exists(sys.argv[1] + ".stop"):
+    drain(seconds=0.2)
+    time.sleep(0.02)
+"""
+
+
+def spawn(log: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(log)],
+        env=child_environment(),
+        cwd=Path(__file__).parents[2],
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize(("limit", "starts"), [(0, 1), (2, 3)])
+def test_a_step_that_kills_its_process(limit: int, starts: int, tmp_path: Path) -> None:
+    """RET-03: after the first try and its retries it fails with WorkerLost; what finished is not repeated; two workers,
+    started again whenever one dies, still serve a healthy instance."""
+
+    class Killer(Workflow):
+        class Meta:
+            name = "killer"
+
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            """The worker's own class runs."""
+
+    class Healthy(Workflow):
+        class Meta:
+            name = "healthy"
+
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            """The worker's own class runs."""
+
+    log = tmp_path / "log"
+    instance = Killer.create(limit)
+    workers = [spawn(log), spawn(log)]
+    end = time.monotonic() + 60
+    try:
+        while instance.status != S.ERRORED:
+            assert time.monotonic() < end, (instance.status, instance.blocked, log.read_text())
+            workers = [worker if worker.poll() is None else spawn(log) for worker in workers]
+            time.sleep(0.05)
+            instance.refresh_from_db()
+        healthy = Healthy.create()
+        while healthy.status != S.COMPLETE:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+            healthy.refresh_from_db()
+    finally:
+        log.with_suffix(".stop").touch()
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+        connection.close()
+    lines = log.read_text().split("\n")[:-1]
+    assert lines == ["before", *[f"kills {number}" for number in range(1, starts + 1)], "healthy"]
+    assert instance.error is not None
+    assert instance.error["type"] == "durableflow.core.exceptions.WorkerLost"
+    assert "kills-1" in instance.error["message"] and instance.error["step"] == "kills-1"
+    assert [entry["attempt"] for entry in history_of(instance, "attempt_lost")] == list(range(1, starts + 1))
+    assert steps_of(instance) == [("before-1", "complete"), ("kills-1", "failed")]
+    assert instance.steps.get(name="kills").attempts == starts
+    assert instance.interruptions == 0
+
+
+def test_a_worker_that_is_killed_from_outside(tmp_path: Path) -> None:
+    """CON-05, RET-03: kill -9 inside a body; the next worker goes on with the same key as attempt 2."""
+    program = """
+import os, sys, time
+import django
+from django.conf import settings
+settings.DURABLEFLOW = {"LEASE": 1}
+django.setup()
+from durableflow import Workflow, drain, get_step_context
+
+class Charge(Workflow):
+    class Meta:
+        name = "charge"
+    def run(self, event, step):
+        return step.do("charge", self.charge)
+    def charge(self):
+        context = get_step_context()
+        with open(sys.argv[1], "a") as log:
+            log.write(f"{context.attempt} {context.idempotency_key}\\n")
+        if context.attempt == 1:
+            time.sleep(60)
+        return "charged"
+
+end = time.monotonic() + 40
+while time.monotonic() < end and not os.path.exists(sys.argv[1] + ".stop"):
+    drain(seconds=0.2)
+    time.sleep(0.02)
+"""
+
+    class Charge(Workflow):
+        class Meta:
+            name = "charge"
+
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            """The worker's own class runs."""
+
+    log = tmp_path / "log"
+    instance = Charge.create()
+    command = [sys.executable, "-c", program, str(log)]
+    options: dict[str, Any] = {"env": child_environment(), "cwd": Path(__file__).parents[2]}
+    end = time.monotonic() + 60
+    first = subprocess.Popen(command, **options)
+    second = None
+    try:
+        while not log.exists() or not log.read_text().endswith("\n"):
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        os.kill(first.pid, signal.SIGKILL)
+        second = subprocess.Popen(command, **options)
+        while instance.status != S.COMPLETE:
+            assert time.monotonic() < end, instance.status
+            time.sleep(0.05)
+            instance.refresh_from_db()
+    finally:
+        log.with_suffix(".stop").touch()
+        for worker in (first, second):
+            if worker is not None:
+                worker.kill()
+                worker.wait()
+        connection.close()
+    (one, key), (two, again) = (line.split() for line in log.read_text().splitlines())
+    assert (one, two, key) == ("1", "2", again)
+    assert (instance.output, instance.interruptions) == ("charged", 0)
+    assert history_of(instance, "attempt_lost") == [{"attempt": 1}]
+
+
+# The same without processes: time jumps over the lease ----------------------------------------------------------------
+
+
+class Crash(Interceptor):
+    """The process dies in the body of a step, ``times`` times."""
+
+    def __init__(self, step: str, times: int = 1, *, after_body: bool = False) -> None:
+        self.step, self.left, self.after_body = step, times, after_body
+
+    def body(self, workflow: str, identity: Identity, attempt: int, body: Any) -> Any:
+        if identity.name != self.step or self.after_body or not self.left:
+            return body
+        self.left -= 1
+
+        def dies() -> None:
+            raise ProcessDied
+
+        return dies
+
+    def before_checkpoint(self, workflow: str, identity: Identity, attempt: int) -> None:
+        if identity.name == self.step and self.after_body and self.left:
+            self.left -= 1
+            raise ProcessDied
+
+
+def run_dying(instance: WorkflowInstance, clock: StoppedClock, crash: Crash) -> WorkflowInstance:
+    """Execute with a process that dies, again and again, until nothing is due."""
+    while True:
+        taken = claim("default")
+        if not taken:
+            break
+        try:
+            execute(taken[0], interceptor=crash, renew=False)
+        except ProcessDied:
+            clock.advance(get_settings().LEASE)
+    instance.refresh_from_db()
+    return instance
+
+
+def two_steps(bodies: list[Any], **options: Any) -> type[Workflow]:
+    class TwoSteps(Workflow):
+        class Meta:
+            name = "two-steps"
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            first = step.do("first", self.body, **options)
+            return [first, step.do("second", self.body, **options)]
+
+        def body(self) -> str:
+            context = get_step_context()
+            bodies.append((context.name, context.attempt, context.idempotency_key[:4]))
+            return context.name
+
+    return TwoSteps
+
+
+@pytest.mark.parametrize("after_body", [False, True])
+@pytest.mark.parametrize("step", ["first", "second"])
+def test_lost_attempt_is_charged_to_its_step(step: str, after_body: bool, stopped_clock: StoppedClock) -> None:
+    """RET-03, CON-05, design 6: the body runs again as the next attempt with the same key; the other step is untouched."""
+    bodies: list[Any] = []
+    instance = two_steps(bodies).create()
+    run_dying(instance, stopped_clock, Crash(step, after_body=after_body))
+    assert (instance.status, instance.output, instance.interruptions) == (S.COMPLETE, ["first", "second"], 0)
+    mine = [entry for entry in bodies if entry[0] == step]
+    assert [attempt for _, attempt, _ in mine] == ([1, 2] if after_body else [2])
+    assert len({key for _, _, key in mine}) == 1
+    assert history_of(instance, "attempt_lost") == [{"attempt": 1}]
+    assert instance.steps.get(name=step).attempts == 2
+    assert instance.steps.exclude(name=step).get().attempts == 1
+
+
+def test_lost_attempts_end_with_the_budget(stopped_clock: StoppedClock) -> None:
+    """RET-03: WorkerLost is an error that run may catch; there is no delay after a lost attempt (design 12)."""
+
+    class Lost(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            try:
+                step.do("dies", lambda: None, retries=Retries(limit=2, delay="1 hour"))
+            except WorkerLost as error:
+                step.sleep("nap", 60)
+                return f"caught {error}"
+            return "never"
+
+    instance = Lost.create()
+    run_dying(instance, stopped_clock, Crash("dies", 10))
+    assert instance.status == S.WAITING
+    assert types_of(instance).count("attempt_lost") == 3
+    stopped_clock.advance(60)
+    assert drained(instance).status == S.COMPLETE
+    assert "dies-1" in instance.output
+
+
+def test_a_step_without_retries_starts_its_body_once(stopped_clock: StoppedClock) -> None:
+    """Design 1.2: a start mark before the body; lost is lost; before the mark it has not begun and is not charged."""
+    bodies: list[Any] = []
+    instance = two_steps(bodies, retries=0).create()
+    run_dying(instance, stopped_clock, Crash("second", after_body=True))
+    assert instance.status == S.ERRORED
+    assert [entry[:2] for entry in bodies] == [("first", 1), ("second", 1)]
+    assert instance.error is not None and instance.error["type"].endswith("WorkerLost")
+
+    # The worker dies between the two steps: nothing had begun.
+    bodies.clear()
+    instance = two_steps(bodies, retries=0).create()
+    (taken,) = claim("default")
+    with pytest.MonkeyPatch.context() as patch:
+        original = engine_bodies.BodyRun._mark_start
+
+        def die(self: Any) -> None:
+            if self.identity.name == "second":
+                raise ProcessDied
+            original(self)
+
+        patch.setattr(engine_bodies.BodyRun, "_mark_start", die)
+        with pytest.raises(ProcessDied):
+            execute(taken, renew=False)
+    stopped_clock.advance(get_settings().LEASE)
+    assert drained(instance).status == S.COMPLETE
+    assert [entry[:2] for entry in bodies] == [("first", 1), ("second", 1)]
+    assert "attempt_lost" not in types_of(instance)
+
+
+def test_a_worker_that_died_outside_of_a_body_charges_nothing_to_a_sleep(stopped_clock: StoppedClock) -> None:
+    """Design 6: the charge goes to the first step that replay wants to execute, and is dropped by a call without body."""
+
+    class Sleeps(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            step.sleep("nap", 60)
+            return step.do("after", lambda: str(get_step_context().attempt))
+
+    instance = Sleeps.create()
+    claim("default")  # it dies before it has done anything
+    stopped_clock.advance(get_settings().LEASE)
+    drained(instance)
+    stopped_clock.advance(60)
+    assert drained(instance).output == "1"
+    assert "attempt_lost" not in types_of(instance)
+
+
+def test_poison_without_progress_is_blocked(stopped_clock: StoppedClock) -> None:
+    """Design 6, OPS-13: ten takeovers without a checkpoint; resume tries again; a checkpoint clears the count."""
+
+    class Poison(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            step.do("dies", lambda: None, retries=100)
+            return "done"
+
+    instance = Poison.create()
+    run_dying(instance, stopped_clock, Crash("dies", 50))
+    assert instance.status == S.PAUSED
+    assert "lost 10 times in a row" in instance.blocked
+    assert instance.steps.get().attempts == 10
+    instance.resume()
+    assert (drained(instance).status, instance.interruptions) == (S.COMPLETE, 0)
+    assert instance.steps.get().attempts == 11
+
+
+def test_progress_clears_the_count(stopped_clock: StoppedClock) -> None:
+    """Design 6: a takeover adds one, the next checkpoint resets it."""
+
+    class Many(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            for i in range(15):
+                step.do(f"step {i}", lambda: None)
+            return "done"
+
+    instance = Many.create()
+    for i in range(15):
+        run = Crash(f"step {i}", 1)
+        (taken,) = claim("default")
+        with pytest.raises(ProcessDied):
+            execute(taken, interceptor=run, renew=False)
+        stopped_clock.advance(get_settings().LEASE)
+    assert drained(instance).status == S.COMPLETE, instance.blocked
+    assert types_of(instance).count("attempt_lost") == 15
+
+
+def test_atomic_step_is_exactly_once_over_a_crash(stopped_clock: StoppedClock) -> None:
+    """Design 1.2, 6: the body's writes in the app's database and the checkpoint commit together, or neither."""
+
+    class Atomic(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> int:
+            step.do("writes", lambda: Group.objects.create(name="once").pk, atomic=True)
+            return Group.objects.count()
+
+    instance = Atomic.create()
+    run_dying(instance, stopped_clock, Crash("writes", 2, after_body=True))
+    assert (instance.status, instance.output) == (S.COMPLETE, 1)
