@@ -6,7 +6,6 @@ from typing import Any
 
 from django.db import transaction
 from django.utils.decorators import method_decorator
-from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,7 +14,7 @@ from durableflow import timeline
 from durableflow.api.answers import HistoryAnswer, InstanceAnswer, OutputAnswer, StepAnswer
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import HistoryQuery, WaitQuery
-from durableflow.api.docs import responses
+from durableflow.api.docs import documented, responses
 from durableflow.api.paging import InOrder
 from durableflow.api.waiting import until_at_rest
 
@@ -24,7 +23,7 @@ from durableflow.api.waiting import until_at_rest
 class InstanceView(ApiView):
     """One instance."""
 
-    @extend_schema(
+    @documented(
         operation_id="retrieve_instance",
         tags=["instances"],
         parameters=[WaitQuery],
@@ -54,7 +53,7 @@ class StepsView(ApiView):
     pagination_class = InOrder
     serializer_class = StepAnswer
 
-    @extend_schema(operation_id="list_steps", tags=["instances"], responses=responses(200, StepAnswer(many=True), 404))
+    @documented(operation_id="list_steps", tags=["instances"], responses=responses(200, StepAnswer(many=True), 404))
     def get(self, request: Request, workflow: str, instance_id: str) -> Response:
         """In the order in which they started, page by page, without their outputs."""
         row = self.instance(workflow, instance_id)
@@ -67,7 +66,7 @@ class StepsView(ApiView):
 class StepOutputView(ApiView):
     """The output of one step."""
 
-    @extend_schema(operation_id="retrieve_step_output", tags=["instances"], responses=responses(200, OutputAnswer, 404))
+    @documented(operation_id="retrieve_step_output", tags=["instances"], responses=responses(200, OutputAnswer, 404))
     def get(self, request: Request, workflow: str, instance_id: str, step_id: int) -> Response:
         """The whole output; of a sensitive step only a mask."""
         step = self.instance(workflow, instance_id).steps.filter(pk=step_id).first()
@@ -80,7 +79,7 @@ class StepOutputView(ApiView):
 class HistoryView(ApiView):
     """The history of an instance."""
 
-    @extend_schema(
+    @documented(
         operation_id="list_history",
         tags=["instances"],
         parameters=[HistoryQuery],

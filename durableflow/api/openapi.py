@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.urls import include, path
-from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durableflow.api.base import APP_NAME, ApiView, StrictJsonRenderer
+from durableflow.api.docs import documented
 
 SUFFIX = "schema/"
 
@@ -22,7 +22,7 @@ class SchemaView(ApiView, SpectacularAPIView):
     routes: list[Any] = []
     urlconf = None
 
-    @extend_schema(exclude=True)
+    @documented(exclude=True)
     def get(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """The schema, with paths as they are in this project."""
         prefix = request.path_info.removesuffix(SUFFIX).lstrip("/")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import DecideBody
-from durableflow.api.docs import responses
+from durableflow.api.docs import documented, responses
 from durableflow.api.errors import handle
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import PendingEventFilter
@@ -46,7 +45,7 @@ class PendingEventsView(ApiView):
             "may_view": lambda instance: sees_all or instance.created_by_id == user.pk,
         }
 
-    @extend_schema(
+    @documented(
         operation_id="list_pending_events",
         tags=["pending events"],
         responses=responses(200, PendingEventRow(many=True), 400),
@@ -63,7 +62,7 @@ class PendingEventView(PendingEventsView):
     pagination_class: Any = None
     filter_backends: Any = ()
 
-    @extend_schema(
+    @documented(
         operation_id="retrieve_pending_event",
         tags=["pending events"],
         responses=responses(200, PendingEventAnswer, 404),
@@ -77,7 +76,7 @@ class PendingEventView(PendingEventsView):
 class DecideView(ApiView):
     """Deciding one pending event."""
 
-    @extend_schema(
+    @documented(
         operation_id="decide_pending_event",
         tags=["pending events"],
         request=DecideBody,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from drf_spectacular.utils import extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -12,7 +11,7 @@ from durableflow import timeline
 from durableflow.api.answers import SentAnswer, StartedAnswer
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import EventBody, ReasonBody
-from durableflow.api.docs import IDEMPOTENCY_KEY, responses
+from durableflow.api.docs import IDEMPOTENCY_KEY, documented, responses
 from durableflow.core.statuses import Via
 
 
@@ -36,7 +35,7 @@ class RetryView(VerbView):
 
     verb = "retry"
 
-    @extend_schema(
+    @documented(
         operation_id="retry_instance",
         tags=["instances"],
         request=ReasonBody,
@@ -52,7 +51,7 @@ class ResumeView(VerbView):
 
     verb = "resume"
 
-    @extend_schema(
+    @documented(
         operation_id="resume_instance",
         tags=["instances"],
         request=ReasonBody,
@@ -68,7 +67,7 @@ class TerminateView(VerbView):
 
     verb = "terminate"
 
-    @extend_schema(
+    @documented(
         operation_id="terminate_instance",
         tags=["instances"],
         request=ReasonBody,
@@ -82,7 +81,7 @@ class TerminateView(VerbView):
 class EventsView(ApiView):
     """The inbox of an instance."""
 
-    @extend_schema(
+    @documented(
         operation_id="send_event",
         tags=["instances"],
         request=EventBody,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from drf_spectacular.utils import extend_schema
 from rest_framework.exceptions import NotFound
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,7 +12,7 @@ from rest_framework.response import Response
 from durableflow.api.answers import InstanceRow, StartedAnswer, WorkflowAnswer
 from durableflow.api.base import NO_WORKFLOW, ApiView
 from durableflow.api.bodies import StartBody
-from durableflow.api.docs import IDEMPOTENCY_KEY, responses
+from durableflow.api.docs import IDEMPOTENCY_KEY, documented, responses
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import InstanceFilter
 from durableflow.api.paging import NewestFirst, Whole
@@ -46,9 +45,7 @@ class WorkflowsView(ApiView):
             "instances_url": self.url("instances", name),
         }
 
-    @extend_schema(
-        operation_id="list_workflows", tags=["workflows"], responses=responses(200, WorkflowAnswer(many=True))
-    )
+    @documented(operation_id="list_workflows", tags=["workflows"], responses=responses(200, WorkflowAnswer(many=True)))
     def get(self, request: Request) -> Response:
         """All of them on one page, by name."""
         page = self.paginate_queryset([self.item(name) for name in self.names()])
@@ -60,7 +57,7 @@ class WorkflowView(WorkflowsView):
 
     pagination_class: Any = None
 
-    @extend_schema(operation_id="retrieve_workflow", tags=["workflows"], responses=responses(200, WorkflowAnswer, 404))
+    @documented(operation_id="retrieve_workflow", tags=["workflows"], responses=responses(200, WorkflowAnswer, 404))
     def get(self, request: Request, workflow: str) -> Response:  # type: ignore[override]
         """Its name, what it does, and whether the user may start it."""
         if workflow not in self.names():
@@ -80,7 +77,7 @@ class InstancesView(ApiView):
         """Without the big columns."""
         return self.visible_instances(self.kwargs.get("workflow"))
 
-    @extend_schema(
+    @documented(
         operation_id="list_instances", tags=["instances"], responses=responses(200, InstanceRow(many=True), 400, 404)
     )
     def get(self, request: Request, workflow: str) -> Response:
@@ -91,7 +88,7 @@ class InstancesView(ApiView):
         page = self.paginate_queryset(self.filter_queryset(rows))
         return self.get_paginated_response(self.get_serializer(page, many=True).data)
 
-    @extend_schema(
+    @documented(
         operation_id="start_instance",
         tags=["instances"],
         request=StartBody,
