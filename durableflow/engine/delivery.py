@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from django.contrib.auth import get_user_model
 from django.db import connections, transaction
 
 from durableflow.core import clock
@@ -58,6 +59,7 @@ def _deliver_to(using: str, wanted: set[int]) -> bool:
         .defer("payload")
         .order_by("id")[:BATCH]
     )
+    events, held_up = _without_held_senders(using, events)
     for event in events:
         _deliver_one(using, locked[event.instance_id], event)
     touched = {event.instance_id for event in events}
@@ -69,8 +71,25 @@ def _deliver_to(using: str, wanted: set[int]) -> bool:
     if missing:
         existing = set(WorkflowInstance.objects.using(using).filter(pk__in=missing).values_list("pk", flat=True))
         SentEvent.objects.using(using).filter(instance__in=missing - existing, delivered=False).delete()
-        return bool(existing)
-    return False
+        return bool(existing) or held_up
+    return held_up
+
+
+def _without_held_senders(using: str, events: list[SentEvent]) -> tuple[list[SentEvent], bool]:
+    """The events whose history can be written now, and whether there are others.
+
+    The history refers to the sender. A transaction that holds that user FOR UPDATE (an account's balance, say) would
+    make the reference wait, and with it every look of every process.
+    """
+    senders = {event.sent_by_id for event in events} - {None}
+    if not senders or not is_postgres(using):
+        return events, False
+    user = get_user_model()._meta
+    table, key = (connections[using].ops.quote_name(name) for name in (user.db_table, str(user.pk.column)))
+    marks = ", ".join(["%s"] * len(senders))
+    sql = f"SELECT {key} FROM {table} WHERE {key} IN ({marks}) FOR KEY SHARE SKIP LOCKED"
+    free = {None, *(pk for (pk,) in run(using, sql, list(senders)))}
+    return [event for event in events if event.sent_by_id in free], not senders <= free
 
 
 def _deliver_one(using: str, row: WorkflowInstance, event: SentEvent) -> None:
@@ -111,7 +130,8 @@ def deliver_own(using: str, pk: int) -> None:
     is consumed."""
     with transaction.atomic(using=using):
         row = WorkflowInstance.objects.using(using).only("id", "status", "run_number", "lease_token").get(pk=pk)
-        for event in (
+        events = list(
             SentEvent.objects.using(using).filter(instance=pk, delivered=False).defer("payload").order_by("id")[:BATCH]
-        ):
+        )
+        for event in _without_held_senders(using, events)[0]:
             _deliver_one(using, row, event)

@@ -173,8 +173,7 @@ def _consume(
         PendingEvent.objects.using(lease.using).filter(pk=pending.pk).update(
             status=PendingStatus.RECEIVED,
             closed=fence.now,
-            decided_by_name=sent.sent_by_name,
-            decided_by=sent.sent_by_id,
+            decided_by_name=sent.sent_by_name,  # the name alone: a reference would wait for whoever holds that user's row
         )
     SentEvent.objects.using(lease.using).filter(pk=sent.pk).update(
         consumed_by=record.identity.text, consumed_run=claim.run_number

@@ -1,0 +1,233 @@
+"""Delivery: what was sent makes its instance due, whoever holds what (design 4, "Senders never lock the instance")."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from durableflow import Step, Workflow, WorkflowEvent, drain
+from durableflow.engine import delivery
+from durableflow.engine.claims import claim
+from durableflow.engine.delivery import deliver
+from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
+from tests.support.concurrency import Gate, Task, together
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Status = WorkflowInstance.Status
+
+
+class Listener(Workflow[Any, Any]):
+    class Meta:
+        name = "con-listener"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.wait_for_event("note", type="note", timeout=None).payload
+
+
+def waiting(count: int = 1) -> list[WorkflowInstance]:
+    rows = [Listener.create() for _ in range(count)]
+    drain(30)
+    for row in rows:
+        row.refresh_from_db()
+        assert (row.status, row.wake_at) == (Status.WAITING, None)
+    return rows
+
+
+def fresh(row: WorkflowInstance) -> WorkflowInstance:
+    row.refresh_from_db()
+    return row
+
+
+def hold(row: WorkflowInstance) -> tuple[Gate, Task]:
+    """Somebody's transaction that has locked an instance."""
+    gate = Gate()
+
+    def work() -> None:
+        with transaction.atomic():
+            WorkflowInstance.objects.select_for_update().get(pk=row.pk)
+            gate.stop_here()
+
+    task = Task(work)
+    gate.wait_until_reached()
+    return gate, task
+
+
+def test_nothing_to_deliver_costs_one_read() -> None:
+    waiting()
+    with CaptureQueriesContext(
+        connection,
+    ) as queries:
+        assert deliver("default") is False
+    assert len(queries) == 1 and not connection.in_atomic_block
+
+
+@pytest.mark.parametrize("status", ["queued", "waiting", "running", "paused", "complete"])
+def test_what_delivery_does_in_each_status(status: str) -> None:
+    """Design 4: waiting is made due, a holder is told, paused, finished and queued instances are left as they are."""
+    if status in ("queued", "running"):
+        row = Listener.create(start_at="1 hour") if status == "queued" else Listener.create()
+    else:
+        (row,) = waiting()
+    if status == "running":
+        claim("default")
+    before = fresh(row).wake_at
+    sent = row.send_event("note", 1)
+    if status in ("paused", "complete"):
+        WorkflowInstance.objects.update(status=status)
+    assert deliver("default") is False
+    fresh(row)
+    sent.refresh_from_db()
+    assert sent.delivered and row.status == status
+    assert (row.wake_at == before) is (status != "waiting")
+    assert row.woken is (status == "running")
+    entry = row.history.get(type="event_received")
+    assert entry.data == {"event": sent.pk, "type": "note"}
+
+
+def test_it_is_delivered_once(django_assert_num_queries: Any) -> None:
+    (row,) = waiting()
+    row.send_event("note", 1)
+    for task in together(*[lambda: deliver("default")] * 4):
+        task.result()
+    deliver("default")
+    assert row.history.filter(type="event_received").count() == 1
+
+
+def test_orphans_are_dropped() -> None:
+    """There is no constraint to the instance: a sender never waits for its row."""
+    (row, other) = waiting(2)
+    row.send_event("note", 1)
+    other.send_event("note", 2)
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE durableflow_sentevent SET instance_id = 4711 WHERE instance_id = %s", [row.pk])
+    assert deliver("default") is False
+    assert list(SentEvent.objects.values_list("instance", "delivered")) == [(other.pk, True)]
+    assert not HistoryEntry.objects.filter(instance=4711).exists()
+
+
+@pytest.mark.postgresql_only
+def test_a_held_instance_is_looked_at_again() -> None:
+    """Skipped, not waited for; the others are delivered, and a look in 20 ms is due."""
+    (held, other) = waiting(2)
+    gate, holder = hold(held)
+    held.send_event("note", 1)
+    other.send_event("note", 2)
+    assert deliver("default") is True
+    assert fresh(other).wake_at is not None and fresh(held).wake_at is None
+    drain(0.1)
+    assert fresh(other).output == 2
+    gate.open()
+    holder.result()
+    drain()
+    assert fresh(held).output == 1
+
+
+@pytest.mark.postgresql_only
+def test_a_drain_comes_back_for_a_held_instance() -> None:
+    (held,) = waiting()
+    gate, holder = hold(held)
+    held.send_event("note", 1)
+    drainer = Task(lambda: drain(30))
+    gate.open()
+    holder.result()
+    assert drainer.result() >= 1
+    assert fresh(held).output == 1
+
+
+@pytest.mark.postgresql_only
+def test_a_held_instance_with_many_events_hides_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "BATCH", 5)
+    (held, other) = waiting(2)
+    gate, holder = hold(held)
+    for number in range(20):
+        held.send_event("other", number)
+    other.send_event("note", 2)
+    assert deliver("default") is True
+    assert fresh(other).wake_at is not None
+    gate.open()
+    holder.result()
+
+
+def test_more_than_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 4: at most 500 at a time; the rest at the next look."""
+    assert delivery.BATCH == 500
+    monkeypatch.setattr(delivery, "BATCH", 5)
+    rows = waiting(12)
+    for number, row in enumerate(rows):
+        row.send_event("note", number)
+    drain(30)
+    assert [fresh(row).output for row in rows] == list(range(12))
+
+
+@pytest.mark.postgresql_only
+@pytest.mark.parametrize("lock", ["FOR UPDATE", "FOR NO KEY UPDATE"])
+def test_somebody_who_holds_the_senders_user_row_stops_nobody(lock: str, settings: Any) -> None:
+    """The audit refers to the sender: a transaction that has locked that user (a balance, say) must not stop the looks."""
+    sender = User.objects.create_superuser("sender")
+    (first, other) = waiting(2)
+    first.send_event("note", 1, by=sender)
+    other.send_event("note", 2)
+    gate = Gate()
+
+    def work() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"SELECT 1 FROM auth_user WHERE id = %s {lock}", [sender.pk])
+            gate.stop_here()
+
+    holder = Task(work)
+    gate.wait_until_reached()
+    began = time.monotonic()
+    drain(0.2)
+    assert time.monotonic() - began < 20
+    assert fresh(other).output == 2, "the other instance went on"
+    gate.open()
+    holder.result()
+    drain()
+    assert fresh(first).output == 1
+    assert first.history.get(type="event_received").actor == sender
+
+
+@pytest.mark.parametrize("via", ["code", "api"])
+def test_the_audit_says_who_and_why(via: str) -> None:
+    sender = User.objects.create_superuser("sender")
+    (row,) = waiting()
+    row.send_event("note", 1, by=sender, reason="by hand", via=via)
+    drain()
+    entry = row.history.get(type="event_received")
+    assert (entry.actor, entry.actor_name, entry.via, entry.reason) == (sender, "sender", via, "by hand")
+    assert entry.step == ""
+
+
+def test_an_event_for_an_earlier_run_moves_to_this_one() -> None:
+    """Design 2: sent to a run that was started again before anybody saw it; its dedupe key goes with it if it is free."""
+    (row,) = waiting()
+    WorkflowInstance.objects.update(run_number=2)
+    taken = SentEvent.objects.create(
+        instance=row, run_number=2, type="x", sent_at=row.created, dedupe_key="k", delivered=True
+    )
+    make: Callable[..., SentEvent] = SentEvent.objects.create
+    moved = make(instance=row, run_number=1, type="note", sent_at=row.created, dedupe_key="free")
+    stays = make(instance=row, run_number=1, type="note", sent_at=row.created, dedupe_key="k")
+    consumed = make(instance=row, run_number=1, type="note", sent_at=row.created, consumed_by="/x", consumed_run=1)
+    deliver("default")
+    numbers = {event.pk: event.run_number for event in SentEvent.objects.all()}
+    assert numbers == {taken.pk: 2, moved.pk: 2, stays.pk: 1, consumed.pk: 1}
+    assert not SentEvent.objects.filter(delivered=False).exists()
+
+
+def test_a_start_in_the_future_is_not_brought_forward() -> None:
+    """Design 2: a delivered event leaves queued as it is."""
+    row = Listener.create(start_at=timedelta(hours=1))
+    row.send_event("note", 1)
+    assert drain() == 0
+    assert fresh(row).status == Status.QUEUED and row.sent_events.get().delivered
+    WorkflowInstance.objects.update(wake_at=row.created)
+    drain()
+    assert fresh(row).output == 1
