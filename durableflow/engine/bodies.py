@@ -131,7 +131,7 @@ class BodyRun:
             return self._failed(attempt, error, context, started)
         value = self.execution.decode(text, self.identity)
         if self.options.sensitive:
-            self.execution.hide(value)
+            self.execution.secrets.hide(value)
         return value
 
     # The body ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,9 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging import LoggerAdapter
-from types import TracebackType
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -35,15 +34,15 @@ from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, STARTED, Identity, Record
 from durableflow.engine.lease import Claim
+from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Replay, Scope
+from durableflow.engine.secrecy import Secrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
 EXIT_STATUS: Final = 70  # EX_SOFTWARE
-OWN_MODULES: Final = ("durableflow.engine.", "durableflow.authoring.")
-MIN_SECRET: Final = 6  # shorter texts occur by chance
 
 
 class Execution:
@@ -70,7 +69,7 @@ class Execution:
         marked = any(record.status == STARTED for record in records)
         self._charge = claim.lost_token is not None and not marked
         self._shaken = bool(claim.interruptions or claim.give_backs)
-        self._secrets: set[str] = set()
+        self.secrets = Secrets()
         self._random: random.Random | None = None
         self._logger: LoggerAdapter[Any] | None = None
 
@@ -128,7 +127,7 @@ class Execution:
     def logger(self) -> LoggerAdapter[Any]:
         """See ``Step.logger``."""
         if self._logger is None:
-            self._logger = ReplayLogger(self)
+            self._logger = ReplayLogger(self.claim, lambda: self.is_replaying)
         return self._logger
 
     # Calls that have no body ------------------------------------------------------------------------------------------
@@ -307,18 +306,11 @@ class Execution:
     def describe(self, error: BaseException, identity: Identity | None, sensitive: bool) -> dict[str, Any]:
         """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback
         of any other step (case SEC-09)."""
-        # Not by assignment: a frozen dataclass refuses that.
-        error.with_traceback(_without_engine(error.__traceback__))
-        described = failures.describe(error, step=identity.label) if identity else failures.describe(error)
-        if not sensitive:
-            for secret in self._secrets:
-                for key in ("message", "traceback"):
-                    described[key] = described[key].replace(secret, failures.REDACTED)
-        return described
+        return self.secrets.describe(error, identity.label if identity else None, sensitive)
 
-    def hide(self, value: Any) -> None:
-        """Remember what a sensitive step has returned, so that no later error shows it."""
-        self._secrets.update(text for text in _texts(value) if len(text) >= MIN_SECRET)
+    def block(self, error: BaseException) -> None:
+        """Leave the instance to a person."""
+        endings.block(self.lease, self.secrets.mask(f"{type(error).__name__}: {error}"))
 
     def take_charge(self, record: Record) -> bool:
         """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt
@@ -360,7 +352,7 @@ class Execution:
             raise self.failure(record)
         value: Any = None if record.output is None else self.decode(record.output, record.identity)
         if record.sensitive:
-            self.hide(value)
+            self.secrets.hide(value)
         with self.reading(record.identity):
             if isinstance(call, calls.ApprovalCall):
                 return Decision(**value)
@@ -373,41 +365,13 @@ class Execution:
         (design 6)."""
         try:
             atomicity.abandon_opened()  # the loop may be inside of a block that will never be committed
-            endings.block(self.lease, f"{type(error).__name__}: {error}")
+            self.block(error)
         except (Exception, LeaseLost):
             logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)
         self.interceptor.before_exit()
         sys.stderr.write(f"durableflow ends this process: {error}\n")
         sys.stderr.flush()
         os._exit(EXIT_STATUS)
-
-
-class ReplayLogger(LoggerAdapter[logging.Logger]):
-    """Silent while replaying, so that each line appears once (case OPS-02)."""
-
-    def __init__(self, execution: Execution) -> None:
-        claim = execution.claim
-        ids = {"workflow": claim.workflow, "instance_id": claim.instance_id, "run_number": claim.run_number}
-        super().__init__(logging.getLogger(f"durableflow.workflow.{claim.workflow}"), ids)
-        self._execution = execution
-
-    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
-        """Add the ids to the author's own ``extra``."""
-        kwargs["extra"] = {**(kwargs.get("extra") or {}), **(self.extra or {})}
-        return msg, kwargs
-
-    def isEnabledFor(self, level: int) -> bool:  # noqa: N802  the name is logging's
-        """Whether a line of this level is written now."""
-        return not self._execution.is_replaying and super().isEnabledFor(level)
-
-
-def _without_engine(traceback: TracebackType | None) -> TracebackType | None:
-    """Leave out the frames that lead from the engine to the author's code: they help nobody who reads the error."""
-    while traceback is not None and traceback.tb_next is not None:
-        if not traceback.tb_frame.f_globals.get("__name__", "").startswith(OWN_MODULES):
-            break
-        traceback = traceback.tb_next
-    return traceback
 
 
 def _without_result(notify: Any, pending: PendingEvent) -> None:
@@ -418,14 +382,3 @@ def _without_result(notify: Any, pending: PendingEvent) -> None:
 def _size(text: str) -> int:
     """Bytes in UTF-8."""
     return len(text) if text.isascii() else len(text.encode())
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from _texts(item)
-    elif isinstance(value, list | tuple | set | frozenset):
-        for item in value:
-            yield from _texts(item)

@@ -162,7 +162,7 @@ def _leave(execution: Execution, raised: BaseException) -> None:
             outcome = Block(_swallowed(replay.where, outcome, raised))
         _apply(execution, outcome)
     elif replay.refusal is not None and not _contains(raised, replay.refusal):
-        endings.block(claim.lease, f"{type(replay.refusal).__name__}: {replay.refusal}")
+        execution.block(replay.refusal)
     elif isinstance(raised, KeyboardInterrupt | SystemExit | GeneratorExit):
         endings.give_back(claim.lease, timedelta(seconds=1), count=True)
         if not isinstance(raised, GeneratorExit):
@@ -192,7 +192,7 @@ def _apply(execution: Execution, outcome: Any) -> None:
         if seconds is not None and seconds < HINT_WITHIN:
             dispatch.hint(lease.using)
     elif isinstance(outcome, Block):
-        endings.block(lease, f"{type(outcome.error).__name__}: {outcome.error}")
+        execution.block(outcome.error)
     elif isinstance(outcome, Expire):
         endings.fail(lease, failures.describe(outcome.error), leftovers=True)
     elif isinstance(outcome, GiveBack):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 import time
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -305,6 +306,26 @@ def test_an_error_of_a_sensitive_step_is_masked(ending: str) -> None:
         assert instance.error is not None
         expected = "PermissionError" if ending == "uncaught" else "RuntimeError"
         assert (instance.error["type"], instance.error["step"]) == (expected, "log in-1")
+
+
+@pytest.mark.parametrize("secret", [TOKEN, 1234567, b"tok-4f9d2c", uuid.UUID(int=7), {"a": ["longer-" + TOKEN, TOKEN]}])
+def test_secrets_of_all_kinds_are_masked_in_reasons_too(secret: Any) -> None:
+    """SEC-09: numbers, bytes and UUIDs are quoted in messages as texts are; a reason of a block is shown as well."""
+
+    class Secret(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            got = step.do("log in", lambda: secret, sensitive=True)
+            try:
+                step.sleep("nap", 60)
+            except BaseException:
+                raise RuntimeError(f"in its place: {got}") from None
+
+    instance = drained(Secret.create())
+    assert instance.status == S.PAUSED
+    assert "RuntimeError: in its place: " in instance.blocked and "[REDACTED]" in instance.blocked
+    for text in (TOKEN, "1234567", str(uuid.UUID(int=7)), "longer-"):
+        assert text not in instance.blocked
+        assert text not in repr(history_of(instance, "workflow_paused"))
 
 
 # Stopping -------------------------------------------------------------------------------------------------------------
