@@ -49,7 +49,7 @@ def _settings() -> Settings | None:
 
 
 def check_settings(app_configs: Any = None, **_kwargs: Any) -> list[CheckMessage]:
-    """E001 a wrong ``DURABLEFLOW`` dict, E003 LISTEN_DATABASE, E005 DISPATCH."""
+    """E001 a wrong ``DURABLEFLOW`` dict, E003 LISTEN_DATABASE, E005 DISPATCH, E007 USE_TZ."""
     try:
         current = build(getattr(settings, "DURABLEFLOW", {}))
     except ImproperlyConfigured as error:
@@ -65,6 +65,14 @@ def check_settings(app_configs: Any = None, **_kwargs: Any) -> list[CheckMessage
         )
     if current.DISPATCH is not None:
         found += _dispatch(current.DISPATCH)
+    if not settings.USE_TZ:
+        found.append(
+            Error(
+                "USE_TZ is False, but workflows wait for exact moments.",
+                hint="Set USE_TZ = True: a time without a zone would be another moment after a change of the clocks.",
+                id="durableflow.E007",
+            )
+        )
     return found
 
 

@@ -10,6 +10,9 @@ import pytest
 from django_q.models import OrmQ, Schedule, Success
 
 from durableflow import EventTimeout, Retries, Step, Workflow, WorkflowEvent, drain
+from durableflow.checks import check_settings
+from durableflow.engine.claims import claim
+from durableflow.engine.delivery import deliver
 from durableflow.models import PendingEvent, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained, history_of, noted, steps_of, types_of
@@ -102,14 +105,10 @@ def test_a_replay_does_not_start_the_timeout_of_a_wait_anew(stopped_clock: Stopp
                 return "timed out"
             return "answered"
 
-    from durableflow.engine.claims import claim
-
     instance = drained(Waits.create())
     deadline = PendingEvent.objects.get().deadline
     stopped_clock.advance(30)
     instance.send_event("unrelated")
-    from durableflow.engine.delivery import deliver
-
     deliver("default")
     assert len(claim("default")) == 1  # a worker takes it and dies
     stopped_clock.advance(20)
@@ -171,12 +170,9 @@ SAME: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("use_tz", [True, False])
 @pytest.mark.parametrize("when", SAME, ids=["utc", "+05:00", "Berlin", "epoch"])
-def test_sleep_until_an_exact_instant(when: Any, use_tz: bool, stopped_clock: StoppedClock, settings: Any) -> None:
+def test_sleep_until_an_exact_instant(when: Any, stopped_clock: StoppedClock, settings: Any) -> None:
     """TIM-07: aware values give the exact instant, whatever the project's zone is."""
-    if not use_tz:
-        pytest.skip("rows hold aware moments: the app needs USE_TZ=True")
     settings.TIME_ZONE = "Europe/Berlin"
 
     class Until(Workflow):
@@ -191,6 +187,14 @@ def test_sleep_until_an_exact_instant(when: Any, use_tz: bool, stopped_clock: St
     assert drained(instance).status == S.WAITING
     stopped_clock.advance(0.002)
     assert drained(instance).output == "on time"
+
+
+def test_a_project_without_time_zones_is_refused(settings: Any) -> None:
+    """TIM-07: the same on both settings is not possible: rows hold exact moments."""
+    assert "durableflow.E007" not in [message.id for message in check_settings()]
+    settings.USE_TZ = False
+    (message,) = [message for message in check_settings() if message.id == "durableflow.E007"]
+    assert message.is_serious() and "USE_TZ" in str(message.hint)
 
 
 @pytest.mark.parametrize(
