@@ -48,7 +48,9 @@ constraints:
 
 # ----------------------------------------------------------------------------------------------------------- tests
 .PHONY: test test-sqlite test-postgresql test-django61
-test: test-sqlite test-postgresql test-django61
+# All three, whatever the first finds.
+test: env
+	@$(MAKE) -k --no-print-directory test-sqlite test-postgresql test-django61
 
 test-sqlite: env
 	@echo "== tests on SQLite"
