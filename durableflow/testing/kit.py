@@ -26,6 +26,7 @@ from durableflow.models.creation import database
 from durableflow.models.instance_fields import Who
 from durableflow.testing.interception import KitInterceptor
 from durableflow.testing.mocks import Address, Mocks
+from durableflow.timeline import reason
 
 AT_ONE_MOMENT: Final = 20_000  # executions; a step has at most 10,000 retries
 
@@ -217,7 +218,7 @@ class Harness:
             raise LookupError(
                 f"{instance.label} is {instance.status} and has {len(found) or 'no'} {what}{'s' if len(found) > 1 else ''}"
                 f" (open: {', '.join(repr(wait.name) for wait in waits) or 'none'})."
-                + (" Name the one that is meant." if len(found) > 1 else "")
+                + (" Name the one that is meant." if len(found) > 1 else f" {reason(instance)}")
             )
         pending: PendingEvent = found[0]
         self._rows[id(pending)] = pending

@@ -237,6 +237,18 @@ def test_no_open_wait_is_told(workflows: Harness, customer: Any, manager: Any) -
         workflows.pending(run)
 
 
+def test_why_there_is_no_open_wait_is_told(workflows: Harness) -> None:
+    """A test that expects a wait learns from the message what stopped its workflow."""
+
+    class Broken(Workflow[None, None]):
+        def run(self, event: WorkflowEvent[None], step: Step) -> None:
+            raise RuntimeError("the terminal is down")
+
+    run = workflows.run(Broken)
+    with pytest.raises(LookupError, match=r"no open wait \(open: none\)\. .*RuntimeError: the terminal is down"):
+        workflows.approve(run)
+
+
 def test_a_wait_past_its_deadline_is_not_pending(workflows: Harness, customer: Any, manager: Any) -> None:
     run = workflows.run(Approval, created_by=customer)
     clock.move(clock.host_now() + timedelta(days=2))
