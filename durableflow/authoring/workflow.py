@@ -76,8 +76,8 @@ class Workflow(Generic[Params, Output]):
 
         Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case
         CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration from now. Raises
-        InstanceAlreadyExists (the transaction stays usable), ValueError, CodecError, LimitExceeded; then nothing is
-        stored.
+        InstanceAlreadyExists (the transaction stays usable), ValueError, TypeError, CodecError, LimitExceeded; then
+        nothing is stored.
         """
         row = cls.new_instance(
             params,
@@ -132,6 +132,8 @@ class Workflow(Generic[Params, Output]):
         """The one way in which instances are started, for all doors. None: the id or the request key is taken."""
         if cls.options.abstract:
             raise TypeError(f"{cls.__qualname__} is abstract: start one of its subclasses.")
+        if retention is not None and not isinstance(retention, Retention):
+            raise TypeError(f"retention must be a Retention(success=..., error=...), not {retention!r}.")
         own = retention if retention is not None else cls.options.retention
         if retention is not None and cls.options.retention is not None:
             own = retention.merge(cls.options.retention)
@@ -156,7 +158,11 @@ class Workflow(Generic[Params, Output]):
     @classmethod
     def get(cls, instance_id: str) -> WorkflowInstance:
         """The instance of this id. Raises ``WorkflowInstance.DoesNotExist``."""
-        row: WorkflowInstance = cls.instances().get(instance_id=instance_id)
+        row: WorkflowInstance | None = cls.instances().filter(instance_id=instance_id).first()
+        if row is None:
+            raise WorkflowInstance.DoesNotExist(
+                f"The workflow {cls.workflow_name()!r} has no instance {instance_id!r}."
+            )
         return row
 
     @classmethod

@@ -80,6 +80,8 @@ def insert(new: NewInstance) -> WorkflowInstance | None:
 def _row(new: NewInstance) -> WorkflowInstance:
     instance_id = check_instance_id(new.instance_id) if new.instance_id is not None else str(uuid.uuid4())
     priority = Priority(new.priority)
+    if new.created_by is not None and not hasattr(new.created_by, "is_authenticated"):
+        raise TypeError(f"created_by must be a user (or None), not {new.created_by!r}.")
     return WorkflowInstance(
         workflow=new.workflow,
         instance_id=instance_id,

@@ -28,6 +28,10 @@ class Priority(models.IntegerChoices):
     NORMAL = 1, _("Normal")
     LOW = 2, _("Low")
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"priority must be Priority.HIGH, Priority.NORMAL or Priority.LOW, not {value!r}.")
+
 
 class InstanceFields(models.Model):
     """One execution of a workflow: its input, its state and when it next needs a worker.
