@@ -56,15 +56,18 @@ def everything() -> list[Any]:
 
 def test_the_table_is_the_designs() -> None:
     """Design 2, "Transitions", for the verbs that exist."""
-    S = Status
-    assert TRANSITIONS["claim"] == {S.QUEUED: S.RUNNING, S.WAITING: S.RUNNING, S.RUNNING: S.RUNNING}
-    assert TRANSITIONS["suspend"] == {S.RUNNING: S.WAITING}
-    assert TRANSITIONS["give_back"] == {S.RUNNING: S.QUEUED}
-    assert TRANSITIONS["resume"] == {S.PAUSED: S.QUEUED}
-    assert TRANSITIONS["retry"] == {S.ERRORED: S.QUEUED}
-    assert set(TRANSITIONS["terminate"]) == ACTIVE - {S.ROLLING_BACK}
-    assert set(TRANSITIONS["terminate"].values()) == {S.TERMINATED}
-    assert set(TRANSITIONS["send_event"]) == ACTIVE - {S.ROLLING_BACK}
+    assert TRANSITIONS["claim"] == {
+        Status.QUEUED: Status.RUNNING,
+        Status.WAITING: Status.RUNNING,
+        Status.RUNNING: Status.RUNNING,
+    }
+    assert TRANSITIONS["suspend"] == {Status.RUNNING: Status.WAITING}
+    assert TRANSITIONS["give_back"] == {Status.RUNNING: Status.QUEUED}
+    assert TRANSITIONS["resume"] == {Status.PAUSED: Status.QUEUED}
+    assert TRANSITIONS["retry"] == {Status.ERRORED: Status.QUEUED}
+    assert set(TRANSITIONS["terminate"]) == ACTIVE - {Status.ROLLING_BACK}
+    assert set(TRANSITIONS["terminate"].values()) == {Status.TERMINATED}
+    assert set(TRANSITIONS["send_event"]) == ACTIVE - {Status.ROLLING_BACK}
     ends = {status for verb in ("complete", "fail", "terminate") for status in TRANSITIONS[verb].values()}
     assert ends == FINISHED
 
