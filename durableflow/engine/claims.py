@@ -11,7 +11,7 @@ from durableflow.core import clock
 from durableflow.core.conf import get_settings
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.lease import Claim, Lease, new_token, owner
-from durableflow.engine.sql import HISTORY, INSTANCE, Rows, is_postgres, moment, run
+from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, Rows, is_postgres, moment, run
 
 CLASSES: Final = 6
 OLDEST_EVERY: Final = 4
@@ -88,10 +88,11 @@ def _claim_postgres(using: str, limit: int, oldest: bool, only: str) -> Rows:
             INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
             SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE execution = 1
         )
-        SELECT * FROM taken"""
+        SELECT taken.*, {ASYNC_COMMIT} FROM taken"""
     limits = [] if oldest else [limit, limit]
     # One random number plus the key gives each row a token of its own.
-    return run(using, sql, [*limits, new_token() // 2, owner(), float(get_settings().LEASE)])
+    rows = run(using, sql, [*limits, new_token() // 2, owner(), float(get_settings().LEASE)])
+    return [row[:-1] for row in rows]
 
 
 def _claim_sqlite(using: str, limit: int, oldest: bool, only: str) -> Rows:

@@ -14,7 +14,7 @@ from django.db import connections, transaction
 from durableflow.core import clock
 from durableflow.core.statuses import SentKind, Status
 from durableflow.core.transactions import write_transaction
-from durableflow.engine.sql import SENT, is_postgres, run
+from durableflow.engine.sql import ASYNC_COMMIT, SENT, is_postgres, run
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
 
 BATCH: Final = 500
@@ -40,6 +40,8 @@ def deliver(using: str) -> bool:
         return False
     wanted = {pk for (pk,) in rows}
     with write_transaction(using):
+        if is_postgres(using):
+            run(using, f"SELECT {ASYNC_COMMIT}")
         return _deliver_to(using, wanted)
 
 

@@ -17,7 +17,7 @@ from durableflow.core import clock
 from durableflow.core.conf import get_settings
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.lease import Lease
-from durableflow.engine.sql import INSTANCE, is_postgres, run
+from durableflow.engine.sql import ASYNC_COMMIT, INSTANCE, is_postgres, run
 
 logger = logging.getLogger("durableflow.engine")
 SHARE: Final = 6
@@ -80,7 +80,7 @@ def _renew(using: str, leases: list[Lease]) -> None:
                 SELECT i.id FROM {INSTANCE} AS i JOIN unnest(%s::bigint[], %s::bigint[]) AS h (id, token)
                 ON h.id = i.id AND h.token = i.lease_token FOR NO KEY UPDATE OF i SKIP LOCKED)
             UPDATE {INSTANCE} AS i SET wake_at = {clock.postgres("clock")} + make_interval(secs => %s), suspect = false
-            FROM held WHERE i.id = held.id RETURNING i.lease_token""",
+            FROM held WHERE i.id = held.id RETURNING i.lease_token, {ASYNC_COMMIT}""",
             [[lease.pk for lease in leases], [lease.token for lease in leases], length],
         )
         renewed = {row[0] for row in rows}
