@@ -91,12 +91,14 @@ def build(given: Any) -> Settings:
         raise ImproperlyConfigured(f"DURABLEFLOW must be a dict, not {type(given).__name__}.")
     _known(Settings, given, "DURABLEFLOW")
     values = dict(given)
-    if isinstance(values.get("LIMITS"), Mapping):
+    if "LIMITS" in values:
+        if not isinstance(values["LIMITS"], Mapping):
+            raise ImproperlyConfigured(f"DURABLEFLOW['LIMITS'] must be a dict, not {values['LIMITS']!r}.")
         _known(Limits, values["LIMITS"], "DURABLEFLOW['LIMITS']")
         values["LIMITS"] = Limits(**values["LIMITS"])
-    if "REDACT" in values:
-        values["REDACT"] = tuple(values["REDACT"])
     try:
+        if "REDACT" in values:
+            values["REDACT"] = _names(values["REDACT"])
         if "STEP_RETRIES" in values:
             given_retries = Retries.coerce(values["STEP_RETRIES"])
             values["STEP_RETRIES"] = given_retries.merge(DEFAULT_RETRIES) if given_retries else DEFAULT_RETRIES
@@ -107,8 +109,18 @@ def build(given: Any) -> Settings:
     return result
 
 
+def _names(given: Any) -> tuple[str, ...]:
+    """A single text is refused: ``("password")`` would hide nothing but keys of one letter."""
+    if not isinstance(given, list | tuple | set | frozenset) or not all(isinstance(name, str) for name in given):
+        raise ValueError(f"REDACT must be a list of names of keys, such as ['password'], not {given!r}.")
+    return tuple(given)
+
+
 def _check(result: Settings) -> None:
     _ = result.step_timeout, result.event_timeout
+    base_url: object = result.BASE_URL
+    if not isinstance(base_url, str):
+        raise ValueError(f"BASE_URL must be a text, such as 'https://shop.example', not {base_url!r}.")
     lease: object = result.LEASE
     if isinstance(lease, bool) or not isinstance(lease, int | float) or not 1 <= lease <= 3600:
         raise ValueError(f"LEASE must be a number of seconds from 1 to 3600, not {lease!r}.")

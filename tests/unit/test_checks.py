@@ -57,6 +57,27 @@ def test_a_wrong_setting_is_an_error_that_names_the_key(settings: Any) -> None:
     assert "LEESE" in error.msg and "LEASE" in error.msg
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("REDACT", "password"),
+        ("REDACT", {"password": True}),
+        ("REDACT", [7]),
+        ("BASE_URL", None),
+        ("LIMITS", 3),
+        ("LIMITS", {"steps": "many"}),
+        ("LEASE", 0.5),
+        ("STEP_TIMEOUT", "1h"),
+        ("RETENTION", "3 days"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_an_error_that_names_the_key(settings: Any, key: str, value: object) -> None:
+    settings.DURABLEFLOW = {key: value}
+    [error] = checks.check_settings()
+    assert error.id == "durableflow.E001"
+    assert key in error.msg
+
+
 def test_a_wrong_setting_silences_the_checks_that_need_it(settings: Any) -> None:
     settings.DURABLEFLOW = {"LEESE": 3}
     assert checks.check_mode() == checks.check_cluster() == checks.check_database_settings() == []
