@@ -180,7 +180,7 @@ def test_a_decision_at_the_deadline_itself_counts(stopped_clock: StoppedClock) -
 # Who may ---------------------------------------------------------------------------------------------------------------
 
 
-def named(form: str, ada: User) -> dict[str, Any]:
+def named(form: str, ada: User) -> Any:
     group = Group.objects.get(name="managers")
     return {
         "user": {"users": [ada]},
