@@ -9,6 +9,8 @@ import pytest
 from django.db import connection
 
 from durableflow import NonRetryableError, Retries, Step, Workflow, WorkflowEvent, drain
+from durableflow.core import registry
+from durableflow.engine import executor
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
@@ -524,8 +526,6 @@ def test_limit_of_records_counts_all_kinds(settings: Any) -> None:
 
 def test_unknown_workflow_is_blocked_and_resumable(stopped_clock: StoppedClock) -> None:
     """ENG-13: a clear state, no hot loop, healthy instances finish; with the class back it goes on without loss."""
-    from durableflow.core import registry
-
     bodies: list[str] = []
 
     class Gone(Workflow):
@@ -689,3 +689,82 @@ def test_unreadable_params_block() -> None:
         cursor.execute("UPDATE durableflow_workflowinstance SET params = '{' WHERE id = %s", [instance.pk])
     assert drained(instance).status == S.PAUSED
     assert "params cannot be read" in instance.blocked
+
+
+# What a worker cannot run ---------------------------------------------------------------------------------------------
+
+
+def test_newer_code_is_needed(stopped_clock: StoppedClock) -> None:
+    """Design 6: an instance of a later version is not run by older code; after the deploy it is resumed."""
+
+    def define(version: int) -> Any:
+        meta = type("Meta", (), {"name": "versioned", "version": version})
+        run = lambda self, event, step: step.do("work", lambda: version)  # noqa: E731
+        return type("Versioned", (Workflow,), {"run": run, "Meta": meta, "__module__": __name__})
+
+    instance = define(2).create()
+    define(1)
+    assert drained(instance).status == S.PAUSED
+    assert "needs version 2" in instance.blocked and "has version 1" in instance.blocked
+    define(3)
+    instance.resume()
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, 3)
+
+
+def test_an_instance_that_is_deleted_while_it_runs() -> None:
+    """Design 4: no row means lease lost: the work is dropped, nobody is hurt, no orphan is left."""
+
+    class Deleted(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            step.do("first", lambda: 1)
+            step.do("deletes", lambda: WorkflowInstance.objects.all().delete() and None)
+            step.do("never", lambda: bodies.append("never"))
+
+    bodies: list[str] = []
+    Deleted.create()
+    assert drain(seconds=5) == 1
+    assert bodies == []
+    assert not WorkflowInstance.objects.exists() and not StepRecord.objects.exists()
+    assert not HistoryEntry.objects.exists()
+
+
+def test_a_failure_of_the_engine_stays_with_its_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CON-07, design 6: blocked with the internal reason, not ended; the others go on."""
+
+    class Healthy(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            return step.do("work", lambda: "done")
+
+    original = executor.load_journal
+
+    def fail(lease: Any, run_number: int) -> Any:
+        if lease.pk == bad.pk:
+            raise RuntimeError("a bug of ours")
+        return original(lease, run_number)
+
+    monkeypatch.setattr(executor, "load_journal", fail)
+    bad, good = Healthy.create(), Healthy.create()
+    WorkflowInstance.objects.update(execution=1)  # they have been executed before, so there is a journal to load
+    drain(seconds=5)
+    bad.refresh_from_db()
+    good.refresh_from_db()
+    assert (bad.status, good.status) == (S.PAUSED, S.COMPLETE)
+    assert bad.blocked == "The engine failed: RuntimeError: a bug of ours"
+    monkeypatch.undo()
+    bad.resume()
+    assert drained(bad).output == "done"
+
+
+def test_a_workflow_that_cannot_be_made() -> None:
+    """Design 6: what the author's class raises ends the instance."""
+
+    class Picky(Workflow):
+        def __init__(self, needed: int) -> None:
+            self.needed = needed
+
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            """Never called."""
+
+    instance = drained(Picky.create())
+    assert instance.status == S.ERRORED
+    assert instance.error is not None and instance.error["type"] == "TypeError"
