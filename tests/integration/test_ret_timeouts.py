@@ -105,11 +105,11 @@ def test_late_result_in_a_thread_is_dropped() -> None:
 
     def body() -> str:
         if get_step_context().attempt == 1:
-            time.sleep(0.1)
+            time.sleep(0.45)
             return "A"
         return "B"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.08).create()
+    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.4).create()
 
     def work() -> None:
         try:
