@@ -37,7 +37,9 @@ def _checked(step: str, field: str, check: Callable[..., Any], *args: Any, **kwa
     try:
         return check(*args, **kwargs)
     except (ValueError, TypeError, OverflowError) as error:
-        raise InvalidConfig(f"step {step!r}: {field}: {error}", step=step, field=field) from error
+        told = str(error)
+        named = told if told.startswith(f"{field} ") else f"{field}: {told}"
+        raise InvalidConfig(f"step {step!r}: {named}", step=step, field=field) from error
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +211,8 @@ def approval_call(
         )
     if isinstance(users, str | models.Model) or isinstance(groups, str | models.Model):
         raise InvalidConfig(f"step {name!r}: users and groups must be lists.", step=name, field="users")
+    if context is not None and not isinstance(context, Mapping):
+        raise InvalidConfig(f"step {name!r}: context must be a dict, not {context!r}.", step=name, field="context")
     if permission and "." not in permission:
         raise InvalidConfig(
             f"step {name!r}: permission must be written app_label.codename, not {permission!r}.",
