@@ -25,15 +25,15 @@ PLAIN: dict[str, Any] = {
 
 @pytest.mark.parametrize("context", [["total", 3], "total", 3])
 def test_a_context_that_is_no_dict(context: Any) -> None:
-    with pytest.raises(InvalidConfig, match="^step 'ok': context must be a dict, not ") as caught:
+    with pytest.raises(InvalidConfig, match=r"^step 'ok': context must be a dict, not ") as caught:
         approval_call("ok", **{**PLAIN, "context": context})
     assert caught.value.field == "context"
 
 
 def test_the_option_is_named_once() -> None:
-    with pytest.raises(InvalidConfig, match="^step 'nap': duration is not a duration: '1h'"):
+    with pytest.raises(InvalidConfig, match=r"^step 'nap': duration is not a duration: '1h'"):
         sleep_call("nap", "1h")
-    with pytest.raises(InvalidConfig, match="^step 'paid': timeout must not be negative: -1"):
+    with pytest.raises(InvalidConfig, match=r"^step 'paid': timeout must not be negative: -1"):
         event_call("paid", "paid", -1, None)
-    with pytest.raises(InvalidConfig, match="^step 'paid': type: The event type 'a b' has characters"):
+    with pytest.raises(InvalidConfig, match=r"^step 'paid': type: The event type 'a b' has characters"):
         event_call("paid", "a b", None, None)
