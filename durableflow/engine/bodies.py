@@ -290,7 +290,8 @@ class BodyRun:
         if self.execution.replay.refusal is not None:
             self.execution.errors.append((self.execution.replay.refusal, self.identity))
             raise self.execution.replay.refusal
-        raise self.execution.failure(record)
+        # The stored traceback is part of it; the body's own error would repeat it, in the first execution alone.
+        raise self.execution.failure(record) from None
 
     def _shown(self, described: dict[str, Any]) -> dict[str, Any]:
         return failures.public(failures.masked(described) if self.options.sensitive else described)

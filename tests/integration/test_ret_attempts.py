@@ -425,3 +425,12 @@ def test_retry_after_a_takeover_within_the_delay(stopped_clock: StoppedClock) ->
     stopped_clock.advance("10 minutes")
     assert (drained(instance).status, bodies) == (S.ERRORED, [1, 2])
     assert "attempt_lost" not in types_of(instance)
+
+
+def test_traceback_shows_the_failure_once() -> None:
+    """The same text in the first execution as in a replay: where the body failed, then where run() met that."""
+    instance = drained(one_step(failing(OSError("disk"), []), retries=0).create())
+    assert instance.error is not None
+    traceback = instance.error["traceback"]
+    assert traceback.count("OSError: disk") == 2
+    assert "During handling" not in traceback and "raised again in the workflow" in traceback
