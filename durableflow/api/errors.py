@@ -102,7 +102,7 @@ def _answer(error: Exception) -> tuple[int, dict[str, Any]] | None:
 def _refused(error: InvalidTransition) -> dict[str, Any]:
     body = body_of(error.code, error, status=error.status)
     if isinstance(error, StaleDecision) and error.code == "already_decided":
-        body |= {"by": error.by, "at": None if error.at is None else error.at.isoformat()}
+        body |= {"by": error.by, "at": error.at}
     return body
 
 

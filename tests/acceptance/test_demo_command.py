@@ -163,6 +163,13 @@ def test_a_failure_names_what_is_not_complete(start: Start) -> None:
     assert re.search(r"The demo failed\. Not complete in time: .*pay-cart cart-1 is \w+", demo.output), demo.output
 
 
+def test_a_database_that_cannot_be_used_is_told(start: Start) -> None:
+    demo = start("--auto", DATABASE_URL="postgresql:///nowhere?host=/nonexistent")
+    assert demo.end() == 1
+    assert "The demo failed. The database cannot be used: " in demo.output
+    assert "Traceback" not in demo.output
+
+
 def test_without_auto_it_shows_where_to_approve_and_stays_until_it_is_stopped(start: Start) -> None:
     demo = start()
     address = demo.until(r"http://\S+/admin/durableflow/pendingevent/\d+/change/").group()

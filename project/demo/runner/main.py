@@ -8,7 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 from django.core.management import call_command
-from django.db import connections
+from django.db import OperationalError, connections
 from django.urls import reverse
 
 from project.demo.runner import flow as flows
@@ -56,7 +56,10 @@ class Demo:
         return code
 
     def _run(self) -> None:
-        call_command("migrate", interactive=False, verbosity=0)
+        try:
+            call_command("migrate", interactive=False, verbosity=0)
+        except OperationalError as error:
+            raise DemoFailed(f"The database cannot be used: {error}") from error
         requester, approver = make_people()
         self._servers.start()
         url = self._servers.base_url
