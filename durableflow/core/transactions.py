@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import connections, transaction
+from django.db import connections, models, router, transaction
+
+
+def alias_of(row: models.Model) -> str:
+    """The database to which changes of ``row`` go: a row may have been read from a replica."""
+    return router.db_for_write(type(row), instance=row)
 
 
 @contextmanager

@@ -6,10 +6,11 @@ those that somebody holds, makes the waiting ones due, tells the running ones th
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from django.contrib.auth import get_user_model
-from django.db import connections, transaction
+from django.db import InterfaceError, OperationalError, connections, transaction
 
 from durableflow.core import clock
 from durableflow.core.statuses import SentKind, Status
@@ -17,6 +18,7 @@ from durableflow.core.transactions import write_transaction
 from durableflow.engine.sql import ASYNC_COMMIT, SENT, is_postgres, run
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
 
+logger = logging.getLogger("durableflow.engine")
 BATCH: Final = 500
 WINDOW: Final = 5000
 TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
@@ -39,6 +41,28 @@ def deliver(using: str) -> bool:
     if not rows:
         return False
     wanted = {pk for (pk,) in rows}
+    try:
+        return _deliver_in_transaction(using, wanted)
+    except (OperationalError, InterfaceError):
+        raise  # the database is away or busy: the next look
+    except Exception:
+        return _deliver_one_by_one(using, wanted)
+
+
+def _deliver_one_by_one(using: str, wanted: set[int]) -> bool:
+    """One instance's trouble must not keep the others from being delivered (case CON-07)."""
+    again = False
+    for pk in sorted(wanted):
+        try:
+            again |= _deliver_in_transaction(using, {pk})
+        except (OperationalError, InterfaceError):
+            raise
+        except Exception:
+            logger.exception("What was sent to instance %d cannot be delivered", pk, extra={"instance": pk})
+    return again
+
+
+def _deliver_in_transaction(using: str, wanted: set[int]) -> bool:
     with write_transaction(using):
         if is_postgres(using):
             run(using, f"SELECT {ASYNC_COMMIT}")

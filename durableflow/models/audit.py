@@ -11,7 +11,7 @@ from django.db import connections
 from durableflow.core import clock
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.statuses import TRANSITIONS, Status
-from durableflow.core.transactions import write_transaction
+from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models.instance_fields import InstanceFields, Who
 from durableflow.models.permissions import OPERATE, name_of, require, row_of
 
@@ -38,7 +38,7 @@ def verb(instance: InstanceFields, name: str, by: Who, permission: str = OPERATE
 
     Yields the locked row. Raises DoesNotExist, PermissionDenied, InvalidTransition; then nothing has changed.
     """
-    using = instance._state.db or "default"
+    using = alias_of(instance)
     manager: Any = type(instance)._default_manager
     with write_transaction(using):
         row = manager.using(using).select_for_update(no_key=True).light().get(pk=instance.pk)

@@ -17,7 +17,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.durations import Duration
 from durableflow.core.exceptions import InvalidTransition, StaleDecision
 from durableflow.core.statuses import PendingStatus, SentKind, Via
-from durableflow.core.transactions import write_transaction
+from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models import forms, links
 from durableflow.models.instance_fields import Who
 from durableflow.models.pending_fields import PendingFields
@@ -54,7 +54,7 @@ class DecisionVerbs(PendingFields):
         (``RequesterBarred`` for the creator where the wait bars the requester), ValidationError, StaleDecision
         (``code``: already_decided, timed_out, cancelled, stale), InvalidTransition for a wait that events answer.
         """
-        using = self._state.db or "default"
+        using = alias_of(self)
         if not isinstance(approved, bool):
             raise ValidationError({"approved": "Say true to approve or false to reject."})
         with write_transaction(using):
@@ -134,7 +134,7 @@ class DecisionVerbs(PendingFields):
         if by.is_superuser:
             return True
         if not self.restricted:
-            return holds(by, DECIDE, self)
+            return holds(by, DECIDE, self.instance)
         if self.permission and (by.has_perm(self.permission) or by.has_perm(self.permission, self.instance)):
             return True
         return self.users.filter(pk=by.pk).exists() or self.groups.filter(user=by.pk).exists()

@@ -13,6 +13,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import IdempotencyConflict, LimitExceeded
 from durableflow.core.names import check_event_type
 from durableflow.core.statuses import Via, allowed
+from durableflow.core.transactions import alias_of
 from durableflow.models.audit import refuse
 from durableflow.models.instance_fields import InstanceFields, Who
 from durableflow.models.permissions import OPERATE, name_of, require, row_of
@@ -48,7 +49,7 @@ class EventVerbs(InstanceFields):
         text = codec.dumps(payload, what=f"payload of event {type!r}", max_bytes=get_settings().LIMITS.payload)
         if len(dedupe_key) > DEDUPE_KEY_SIZE:
             raise LimitExceeded(f"dedupe_key: {len(dedupe_key)} characters, at most {DEDUPE_KEY_SIZE} are possible.")
-        using = self._state.db or "default"
+        using = alias_of(self)
         model: Any = self.__class__
         row = model._default_manager.using(using).only(*STATE).get(pk=self.pk)
         require(by, OPERATE, row, f"send an event to {row.label}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
+from asgiref.sync import sync_to_async
+
 from durableflow.core import atomicity, clock
-from durableflow.core.aio import async_twin
 from durableflow.core.exceptions import WorkflowFailed
 from durableflow.core.statuses import FINISHED, Status
 from durableflow.models.instance_fields import InstanceFields
@@ -27,28 +29,59 @@ class ResultVerbs(InstanceFields):
         and RuntimeError inside ``atomic()``: there the end could never become visible (unless the instance has ended
         already).
         """
-        end = None if timeout is None else time.monotonic() + timeout
-        pause = FIRST_LOOK
+        waiting = _Waiting(timeout)
+        while (pause := self._look(waiting)) is not None:
+            time.sleep(pause)
+        return self._end()
+
+    async def aresult(self, timeout: float | None = None) -> Any:
+        """``result`` for ``await``: everything else of the event loop goes on meanwhile, synchronous code too."""
+        waiting = _Waiting(timeout)
+        while (pause := await sync_to_async(self._look)(waiting)) is not None:
+            await asyncio.sleep(pause)
+        return await sync_to_async(self._end)()
+
+    def _look(self, waiting: _Waiting) -> float | None:
+        """Seconds until the next look; None once the instance has ended."""
         model: Any = type(self)
-        manager = model._default_manager.using(self._state.db)
-        while (status := manager.values_list("status", flat=True).get(pk=self.pk)) not in FINISHED:
-            if where := atomicity.opened():
-                raise RuntimeError(
-                    f"result() of {self.label} inside {where} can never see the end: call it after the commit."
-                )
-            if timeout is None and clock.stopped() is not None:
-                raise RuntimeError(f"{self.label} is {status} and the test's clock stands still: it would never end.")
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                raise TimeoutError(f"{self.label} has not ended within {timeout} seconds; it is {status}.")
-            time.sleep(pause if left is None else min(pause, left))
-            pause = min(pause * 1.5, LAST_LOOK)
+        status = model._default_manager.using(self._state.db).values_list("status", flat=True).get(pk=self.pk)
+        if status in FINISHED:
+            return None
+        if where := atomicity.opened():
+            raise RuntimeError(
+                f"result() of {self.label} inside {where} can never see the end: call it after the commit."
+            )
+        if clock.stopped() is not None:
+            raise RuntimeError(
+                f"{self.label} is {status} and the test's clock stands still: result() would wait for ever."
+            )
+        pause = waiting.next_pause()
+        if pause is None:
+            raise TimeoutError(f"{self.label} has not ended within {waiting.timeout} seconds; it is {status}.")
+        return pause
+
+    def _end(self) -> Any:
         self.refresh_from_db()
         if self.status == Status.COMPLETE:
             return self.output
         raise _failure(self)
 
-    aresult = async_twin(result)
+
+class _Waiting:
+    """How long somebody still waits, and in which steps."""
+
+    def __init__(self, timeout: float | None) -> None:
+        self.timeout = timeout
+        self._end = None if timeout is None else time.monotonic() + timeout
+        self._pause = FIRST_LOOK
+
+    def next_pause(self) -> float | None:
+        """Seconds to the next look, longer each time; None when the time is over."""
+        pause, self._pause = self._pause, min(self._pause * 1.5, LAST_LOOK)
+        if self._end is None:
+            return pause
+        left = self._end - time.monotonic()
+        return min(pause, left) if left > 0 else None
 
 
 def _failure(instance: Any) -> WorkflowFailed:

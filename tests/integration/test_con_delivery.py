@@ -194,6 +194,29 @@ def test_somebody_who_holds_the_senders_user_row_stops_nobody(lock: str, setting
     assert first.history.get(type="event_received").actor == sender
 
 
+def test_an_instance_whose_delivery_fails_keeps_nobody_waiting(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """CON-07: per-instance isolation, also here; it is reported, and delivered once it can be."""
+    rows = waiting(4)
+    for number, row in enumerate(rows):
+        row.send_event("note", number)
+    original = delivery._deliver_one
+
+    def broken(using: str, row: WorkflowInstance, event: SentEvent) -> None:
+        if row.pk == rows[1].pk:
+            raise KeyError("what is this")
+        original(using, row, event)
+
+    monkeypatch.setattr(delivery, "_deliver_one", broken)
+    drain(0.5)
+    assert [fresh(row).output for row in rows] == [0, None, 2, 3]
+    assert any(record.exc_info and "cannot be delivered" in record.message for record in caplog.records)
+    monkeypatch.undo()
+    drain()
+    assert fresh(rows[1]).output == 1
+
+
 @pytest.mark.parametrize("via", ["code", "api"])
 def test_the_audit_says_who_and_why(via: str) -> None:
     sender = User.objects.create_superuser("sender")

@@ -212,6 +212,22 @@ def test_who_is_named_decides_and_nobody_else(user_factory: UserFactory, form: s
     assert (entry.actor, entry.actor_name, entry.via) == (ada, "ada", "code")
 
 
+def test_a_right_on_the_one_instance_is_enough(user_factory: UserFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """api.md, "Permissions": asked as ``has_perm(p)`` or ``has_perm(p, instance)``."""
+    ada = user_factory("ada")
+    for options, wanted in (({}, DECIDE), ({"permission": "shop.approve_order"}, "shop.approve_order")):
+        pending = opened(**options)
+
+        def has_perm(self: User, name: str, obj: Any = None, wanted: str = wanted, own: Any = pending.instance) -> bool:
+            return name == wanted and isinstance(obj, WorkflowInstance) and obj.pk == own.pk
+
+        with pytest.raises(PermissionDenied):
+            pending.approve(by=ada)
+        with monkeypatch.context() as patch:
+            patch.setattr(User, "has_perm", has_perm)
+            assert pending.approve(by=ada).approved
+
+
 def test_an_inactive_user_decides_nothing(user_factory: UserFactory) -> None:
     gone = user_factory("gone", is_superuser=True, is_active=False)
     pending = opened(users=[gone])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import PermissionDenied
 from django.db import connection, transaction
@@ -155,6 +156,40 @@ def test_a_right_on_the_one_row_is_enough(
 
     monkeypatch.setattr(User, "has_perm", has_perm)
     VERBS[verb](row, by=owner)
+
+
+class Primary:
+    """A router of one database."""
+
+    def db_for_read(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+    def db_for_write(self, model: Any, **hints: Any) -> str:
+        return "default"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_row_that_was_read_from_a_replica(verb: str, settings: Any) -> None:
+    """Design 2: the tables live where the project's router puts them; a verb goes to the database for writing."""
+    settings.DATABASE_ROUTERS = [f"{__name__}.Primary"]
+    row = in_status({"resume": "paused", "retry": "errored"}.get(verb, "waiting"))
+    row._state.db = "replica"
+    VERBS[verb](row)
+    assert WorkflowInstance.objects.get().status == AFTER.get(verb, "waiting")
+
+
+def test_a_decision_of_a_wait_that_was_read_from_a_replica(settings: Any) -> None:
+    class Ask(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return step.wait_for_approval("ok", title="Ok?").approved
+
+    settings.DATABASE_ROUTERS = [f"{__name__}.Primary"]
+    Ask.create()
+    drain()
+    pending = PendingEvent.objects.get()
+    pending._state.db = "replica"
+    pending.approve(by=None)
+    assert PendingEvent.objects.get().approved is True
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -339,3 +374,20 @@ def test_the_async_twins_do_the_same(user_factory: UserFactory) -> None:
 
     async_to_sync(refuse)()
     assert blocked.pending_events.get().approved is False
+
+
+def test_awaiting_a_result_lets_others_go_on() -> None:
+    """Also their synchronous code, which Django runs in one and the same thread: else the end could never come."""
+    row = Waits.create()
+
+    async def both() -> Any:
+        waiting = asyncio.ensure_future(row.aresult(timeout=60))
+        await asyncio.sleep(0)
+        await (await Waits.aget(row.instance_id)).asend_event("x", 7)
+        await sync_to_async(drain)()
+        return await waiting
+
+    assert async_to_sync(both)() == 7
+    other = Waits.create()
+    with pytest.raises(TimeoutError):
+        async_to_sync(other.aresult)(timeout=0.02)
