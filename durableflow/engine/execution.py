@@ -180,8 +180,9 @@ class Execution:
     # Waits ------------------------------------------------------------------------------------------------------------
 
     def _wait(self, scope: Scope, identity: Identity, record: Record | None, call: calls.WaitCall) -> Any:
-        # With notify the dead worker may have been in its body; without it nothing was.
-        if call.notify is None:
+        # The dead worker may have been in the body of notify, where that has not ended; in no other body.
+        told = self.replay.records.get(identity._replace(kind=NOTIFY))
+        if call.notify is None or (told is not None and told.finished):
             self._charge = False
         record = record or self.new_record(identity)
         try:

@@ -215,8 +215,8 @@ def test_who_is_named_decides_and_nobody_else(user_factory: UserFactory, form: s
 def test_a_right_on_the_one_instance_is_enough(user_factory: UserFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """api.md, "Permissions": asked as ``has_perm(p)`` or ``has_perm(p, instance)``."""
     ada = user_factory("ada")
-    for options, wanted in (({}, DECIDE), ({"permission": "shop.approve_order"}, "shop.approve_order")):
-        pending = opened(**options)
+    for permission, wanted in (("", DECIDE), ("shop.approve_order", "shop.approve_order")):
+        pending = opened(permission=permission)
 
         def has_perm(self: User, name: str, obj: Any = None, wanted: str = wanted, own: Any = pending.instance) -> bool:
             return name == wanted and isinstance(obj, WorkflowInstance) and obj.pk == own.pk

@@ -263,6 +263,27 @@ def test_a_worker_lost_between_its_failure_and_the_cancelling(monkeypatch: pytes
     assert PendingEvent.objects.get().status == "cancelled"
 
 
+def test_a_worker_lost_at_a_wait_that_was_told_of_costs_no_attempt() -> None:
+    """Nothing was in a body then: neither the notify nor the next step is charged with a lost attempt."""
+
+    class NextFlow(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            step.wait_for_event("ok", type="ok", notify=mails)
+            return step.do("next", lambda: "done")
+
+    mails = Mails()
+    row = NextFlow.create()
+    drain()
+    WorkflowInstance.objects.update(wake_at=row.created)
+    claim("default")  # and this worker is never heard of again
+    row.send_event("ok")
+    WorkflowInstance.objects.update(wake_at=row.created)
+    drain()
+    assert state(row) == (Status.COMPLETE, "done") and mails.calls == 1
+    assert not row.history.filter(type="attempt_lost").exists()
+    assert row.steps.get(name="next").attempts == 1
+
+
 def test_a_database_error_while_it_is_prepared_is_no_failure_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 4: infrastructure errors never count as attempts, and cancel nothing."""
     mails = Mails()
