@@ -10,6 +10,7 @@ from django.db import connections
 from django_q.cluster import Cluster as QCluster
 from django_q.conf import Conf
 
+from durableflow.cluster import queues
 from durableflow.cluster.broker import DRAIN
 from durableflow.cluster.drains import DRAINS
 from durableflow.models.creation import database
@@ -60,6 +61,7 @@ class _NoDrains(logging.Filter):
 def run() -> bool:
     """Run the configured cluster in this process; see ``Cluster.run``."""
     logging.getLogger("django-q").addFilter(_NoDrains())
+    queues.install()
     return Cluster().run()
 
 

@@ -210,3 +210,17 @@ def test_a_lost_hint_costs_one_look(
         waiting.send_event("go", 1)
         until(lambda: complete(waiting, napping), "both complete")
     assert sorted(lines()) == ["nap after", "nap before", "wait got 1"]
+
+
+def test_killed_idle_processes_do_not_wedge_the_cluster(tmp_path: Path, log: str) -> None:
+    """An idle worker holds the queue's lock when it is killed; so does the monitor. The others go on all the same."""
+    with cluster(tmp_path / "log") as running:
+        first = ClusterSteps.create({"log": log, "name": "first"})
+        until(lambda: complete(first), "the cluster executes")
+        for again in range(3):
+            for pid in running.grandchildren():
+                os.kill(pid, signal.SIGKILL)
+            row = ClusterSteps.create({"log": log, "name": f"w{again}"})
+            until(lambda row=row: complete(row), "new processes execute")
+        assert running.stop() == 0
+        assert not running.alive()

@@ -71,12 +71,20 @@ class ClusterProcess:
             return False
         return True
 
+    def grandchildren(self) -> list[int]:
+        """The pids of workers, monitor and pusher: the sentinel's children (Linux)."""
+        return [pid for sentinel in _children(self.process.pid) for pid in _children(sentinel)]
+
     def kill(self) -> None:
         """End everything at once."""
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         until(lambda: not self.alive(), "all processes of the cluster are gone")
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @contextmanager
