@@ -15,13 +15,14 @@ from durableflow.core.durations import Duration, parse_duration
 from durableflow.core.retries import DEFAULT_RETRIES, Retention, Retries
 
 MIB: Final = 1024 * 1024
+DEFAULT_RETENTION: Final = Retention(success="30 days", error="90 days")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
     """Sizes and counts that an instance may reach (design 6, "Codec").
 
-    ``steps``: ``step.do`` records per run; ``records``: records of all kinds per run; ``bytes``: stored outputs per
+    ``steps``: ``step.do`` records per run; ``records``: records of all kinds per run; ``bytes``: outputs of a
     run; ``output``, ``params``, ``payload``: one stored value, in bytes of UTF-8; ``retries``: the largest retry limit
     of a step.
     """
@@ -50,7 +51,7 @@ class Settings:
     STEP_RETRIES: Retries = DEFAULT_RETRIES
     STEP_TIMEOUT: Duration = "10 minutes"
     EVENT_TIMEOUT: Duration | None = "24 hours"
-    RETENTION: Retention = Retention(success="30 days", error="90 days")
+    RETENTION: Retention = DEFAULT_RETENTION
     LEASE: float = 15
     LIMITS: Limits = field(default_factory=Limits)
     REDACT: tuple[str, ...] = ()
@@ -102,6 +103,8 @@ def build(given: Any) -> Settings:
         if "STEP_RETRIES" in values:
             given_retries = Retries.coerce(values["STEP_RETRIES"])
             values["STEP_RETRIES"] = given_retries.merge(DEFAULT_RETRIES) if given_retries else DEFAULT_RETRIES
+        if isinstance(values.get("RETENTION"), Retention):
+            values["RETENTION"] = values["RETENTION"].merge(DEFAULT_RETENTION)
         result = Settings(**values)
         _check(result)
     except (TypeError, ValueError) as error:

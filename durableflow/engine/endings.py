@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -122,8 +123,11 @@ def _row(lease: Lease, run_number: int) -> WorkflowInstance:
 
 
 @patient
-def block(lease: Lease, reason: str) -> None:
-    """Pause the instance for a person: nothing is ended, nothing is lost (design 6, "Engine failures")."""
+def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
+    """Pause the instance for a person: nothing is ended, nothing is lost (design 6, "Engine failures").
+
+    ``astray``: records, by their ``seq``, that need not be met any more.
+    """
     with fenced(lease):
         row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
         row.status, row.blocked = Status.PAUSED, reason
@@ -133,6 +137,8 @@ def block(lease: Lease, reason: str) -> None:
         row.save(
             update_fields=["status", "blocked", "paused_at", "wake_at", "lease_token", "owner", "woken", "suspect"]
         )
+        if astray:
+            row.steps.filter(run_number=row.run_number, seq__in=astray).update(freed=True)
         record(row, "workflow_paused", via="engine", data={"blocked": reason})
 
 

@@ -7,7 +7,7 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from logging import LoggerAdapter
 from typing import Any, Final, NoReturn
@@ -309,9 +309,9 @@ class Execution:
         of any other step (case SEC-09)."""
         return self.secrets.describe(error, identity.label if identity else None, sensitive)
 
-    def block(self, error: BaseException) -> None:
+    def block(self, error: BaseException, astray: Sequence[int] = ()) -> None:
         """Leave the instance to a person."""
-        endings.block(self.lease, self.secrets.mask(f"{type(error).__name__}: {error}"))
+        endings.block(self.lease, self.secrets.mask(f"{type(error).__name__}: {error}"), astray)
 
     def take_charge(self, record: Record) -> bool:
         """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt

@@ -192,7 +192,7 @@ def _apply(execution: Execution, outcome: Any) -> None:
         if seconds is not None and seconds < HINT_WITHIN:
             dispatch.hint(lease.using)
     elif isinstance(outcome, Block):
-        execution.block(outcome.error)
+        execution.block(outcome.error, outcome.astray)
     elif isinstance(outcome, Expire):
         endings.fail(lease, failures.describe(outcome.error), leftovers=True)
     elif isinstance(outcome, GiveBack):

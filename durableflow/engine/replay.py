@@ -183,7 +183,8 @@ class Replay:
                     NonDeterminismError(
                         f"{self.where} is recorded with {other.identity.kind} {identity.label!r}, but run() now calls {identity.kind} "
                         f"{identity.label!r}. Give the new call another name, or put the old code back, and resume the instance."
-                    )
+                    ),
+                    other,
                 )
             return None
         skipped = scope.mark_met(record)
@@ -193,7 +194,8 @@ class Replay:
                     f"{self.where} is recorded with {skipped.identity.kind} {skipped.identity.label!r} before {identity.kind} "
                     f"{identity.label!r}, but run() did not call it this time. Steps must not depend on the clock, on random numbers or on "
                     "anything else that is not recorded; put such a value into a step, or put the old code back, and resume the instance."
-                )
+                ),
+                skipped,
             )
         return record
 
@@ -204,9 +206,17 @@ class Replay:
         self.records[identity] = record
         return record
 
-    def halt(self, error: Exception) -> NoReturn:
-        """Stop the execution and leave the instance to a person."""
-        self.unwind(Unwind(Block(error)))
+    def halt(self, error: Exception, missed: Record | None = None) -> NoReturn:
+        """Stop the execution and leave the instance to a person. ``missed``: the record that the program should have met
+        in place of what it did."""
+        self.unwind(Unwind(Block(error, () if missed is None else self._astray(missed))))
+
+    def _astray(self, missed: Record) -> tuple[int, ...]:
+        return tuple(
+            record.seq
+            for record in self.records.values()
+            if record.met and record.execution > missed.execution and record.identity.scope == missed.identity.scope
+        )
 
     def unwind(self, stop: Unwind) -> NoReturn:
         """Stop the execution; from now on every durable call raises the same."""
@@ -227,7 +237,8 @@ class Replay:
                     f"run() of {self.where} has returned, but {missed.identity.kind} {missed.identity.label!r} "
                     "is recorded and was not called "
                     "this time. Put the old code back, or branch on recorded values only, and resume the instance."
-                )
+                ),
+                missed,
             )
 
 

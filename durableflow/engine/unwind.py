@@ -16,9 +16,14 @@ class Suspend:
 
 @dataclass(frozen=True)
 class Block:
-    """Stop for a person, with the reason; nothing is ended (design 6, "Engine failures")."""
+    """Stop for a person, with the reason; nothing is ended (design 6, "Engine failures").
+
+    ``astray``: ``seq`` of the records that a program which does not fit the journal has made or met. The program that
+    does fit need not meet them, so putting the old code back repairs the instance.
+    """
 
     error: Exception
+    astray: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,9 @@ class ExpiredLink(BadLink):
 
 
 def decision_url(pending: Any, user: Any, expires: Duration) -> str:
-    """See ``PendingEvent.decision_url``."""
+    """See ``PendingEvent.decision_url``. Raises TypeError for what is no stored user."""
+    if getattr(user, "pk", None) is None:
+        raise TypeError(f"decision_url() needs the user who shall decide, not {user!r}.")
     seconds = parse_duration(expires, what="expires", positive=True).total_seconds()
     token = signing.dumps([pending.pk, str(user.pk), int(clock.host_now().timestamp() + seconds)], salt=SALT)
     return get_settings().BASE_URL.rstrip("/") + _path(token)

@@ -5,6 +5,7 @@ What comes in is plain JSON (``timeline.shown``). Nothing here trusts it: every 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.utils.functional import Promise
@@ -13,6 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+ADDRESS = re.compile(r"https?://[!-~]+")
 MAX_NODES = 400
 MAX_DEPTH = 20
 MAX_TEXT = 2_000
@@ -103,6 +105,9 @@ class _Viewer:
         if value == "":
             return format_html('<span class="df-note">{}</span>', '""')
         if isinstance(value, str | Promise):
+            if ADDRESS.fullmatch(str(value)) and len(str(value)) <= MAX_TEXT:
+                # What a decision is about is often a page or a picture. The text is the address, so nobody is misled.
+                return format_html('<a class="df-text" href="{0}" rel="noopener noreferrer">{0}</a>', str(value))
             return format_html('<span class="df-text">{}</span>', self.text(str(value)))
         return format_html('<span class="df-note">{}</span>', "{ }" if isinstance(value, dict) else "[ ]")
 

@@ -18,7 +18,10 @@ from durableflow.models import PendingEvent, links
 from durableflow.pages.decide import DecidePage
 
 PROBLEMS: dict[int, tuple[Any, Any]] = {
-    403: (_("This link is not valid"), _("It was changed, is not complete, or was made for somebody else.")),
+    403: (
+        _("This link is not valid"),
+        _("It was changed, was made for somebody else, or you may not decide this any more."),
+    ),
     410: (_("This link has expired"), _("Ask for a new one, or decide in the admin if you have access to it.")),
 }
 

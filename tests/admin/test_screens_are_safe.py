@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from django.urls import reverse
+from django.utils.html import escape
 
 import durableflow
 from durableflow.core.statuses import StepStatus
@@ -159,3 +160,23 @@ def test_viewer_escapes_and_cuts() -> None:
     assert "Not everything is shown." in json_html(deep)
     for value, text in ((None, "null"), (True, "true"), (1.5, "1.5"), ({}, "{ }"), ([], "[ ]"), ("", "&quot;&quot;")):
         assert text in json_html(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "linked"),
+    [
+        ("https://shop.example/pictures/7?a=1&b=2", True),
+        ("http://127.0.0.1:8000/x", True),
+        ("javascript:alert(1)", False),
+        ("see https://shop.example/", False),
+        ('https://x/"><script>', True),
+        ("data:text/html,x", False),
+    ],
+)
+def test_addresses_in_values_are_links_and_nothing_else_is(value: str, linked: bool) -> None:
+    """SEC-07: only a whole http(s) address becomes a link, escaped, with itself as its text."""
+    html = json_html({"at": value})
+    assert (
+        f'<a class="df-text" href="{escape(value)}" rel="noopener noreferrer">{escape(value)}</a>' in html
+    ) is linked
+    assert "<script>" not in html

@@ -205,6 +205,37 @@ def test_other_kind_under_a_recorded_name_blocks_and_can_be_put_back(stopped_clo
     assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "loaded", ["load"])
 
 
+@pytest.mark.parametrize("early_end", [False, True])
+def test_a_renamed_step_is_repaired_by_the_old_code(stopped_clock: StoppedClock, early_end: bool) -> None:
+    """ENG-04: what the wrong code has made stays in the journal, but the right code need not meet it."""
+    bodies: list[str] = []
+
+    def program(first: str, after: bool) -> Any:
+        def run(self: Any, event: WorkflowEvent, step: Step) -> Any:
+            step.do(first, lambda: noted(bodies, first))
+            if after:
+                step.wait_for_event("go", type="go", timeout=None)
+                step.do("ship", lambda: noted(bodies, "ship"))
+            return first
+
+        return run
+
+    instance = drained(_deployed(program("charge", True)).create())
+    _deployed(program("charge the card", not early_end))
+    instance.send_event("go")
+    assert drained(instance).status == S.PAUSED
+    assert instance.blocked.startswith("NonDeterminismError")
+
+    _deployed(program("charge the card", not early_end))
+    instance.resume()
+    assert drained(instance).status == S.PAUSED  # the wrong code is still found out
+
+    _deployed(program("charge", True))
+    instance.resume()
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "charge")
+    assert bodies == ["charge", "charge the card", "ship"]
+
+
 def test_removed_step_blocks(stopped_clock: StoppedClock) -> None:
     """ENG-04: a step that was taken out before a recorded one is found out when the later one is met."""
 
