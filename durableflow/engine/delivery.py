@@ -30,12 +30,11 @@ def deliver(using: str) -> bool:
 
     Reads first: nothing is locked or opened while nothing is there.
     """
-    undelivered = "NOT delivered" if is_postgres(using) else "delivered = 0"
     # Instances, not events: many events of one instance that somebody holds must not hide those of the others.
     rows = run(
         using,
         f"""SELECT DISTINCT instance_id FROM (
-                SELECT instance_id FROM {SENT} WHERE {undelivered} ORDER BY id LIMIT {WINDOW}
+                SELECT instance_id FROM {SENT} WHERE {_undelivered(using)} ORDER BY id LIMIT {WINDOW}
             ) AS oldest LIMIT {BATCH}""",
     )
     if not rows:
@@ -47,6 +46,10 @@ def deliver(using: str) -> bool:
         raise  # the database is away or busy: the next look
     except Exception:
         return _deliver_one_by_one(using, wanted)
+
+
+def _undelivered(using: str) -> str:
+    return "NOT delivered" if is_postgres(using) else "delivered = 0"
 
 
 def _deliver_one_by_one(using: str, wanted: set[int]) -> bool:
@@ -88,11 +91,12 @@ def _deliver_to(using: str, wanted: set[int]) -> bool:
     events, held_up = _without_held_senders(using, events)
     for event in events:
         _deliver_one(using, locked[event.instance_id], event)
-    touched = {event.instance_id for event in events}
-    now = clock.expression(connections[using].vendor)
-    targets: Any = WorkflowInstance.objects.using(using).filter(pk__in=touched)
-    targets.filter(status=Status.WAITING).update(wake_at=now)
-    targets.filter(lease_token__isnull=False).update(woken=True)
+    touched = [locked[pk] for pk in {event.instance_id for event in events}]
+    targets: Any = WorkflowInstance.objects.using(using)
+    if waiting := [row.pk for row in touched if row.status == Status.WAITING]:
+        targets.filter(pk__in=waiting).update(wake_at=clock.expression(connections[using].vendor))
+    if running := [row.pk for row in touched if row.lease_token is not None]:
+        targets.filter(pk__in=running).update(woken=True)
     missing = wanted - locked.keys()
     if missing:
         existing = set(WorkflowInstance.objects.using(using).filter(pk__in=missing).values_list("pk", flat=True))
@@ -154,6 +158,9 @@ def _moves(using: str, row: WorkflowInstance, event: SentEvent) -> bool:
 def deliver_own(using: str, pk: int) -> None:
     """Deliver what was sent to one instance whose row the caller has locked, so that the history shows it before it
     is consumed."""
+    sql = f"SELECT 1 FROM {SENT} WHERE instance_id = %s AND {_undelivered(using)} LIMIT 1"
+    if not run(using, sql, [pk]):
+        return
     with transaction.atomic(using=using):
         row = WorkflowInstance.objects.using(using).only("id", "status", "run_number", "lease_token").get(pk=pk)
         events = list(
