@@ -64,7 +64,7 @@ class PendingEventFilter(django_filters.FilterSet):  # type: ignore[misc]
         """A wait past its deadline has timed out, even if no worker was up to say so (design 8)."""
         if not value:
             return queryset
-        now = clock.expression(connections[queryset.db].vendor)
+        now = clock.comparable(connections[queryset.db].vendor)
         late = Q(status=PendingStatus.OPEN, deadline__lt=now)
         wanted = Q()
         for status in value:

@@ -27,6 +27,14 @@ class ClockTimestamp(models.Func):
     output_field: Any = models.DateTimeField()
 
 
+class StatementTimestamp(models.Func):
+    """When PostgreSQL began the present statement: the same for all its rows, so that an index can be asked for it."""
+
+    template = "statement_timestamp()"
+    arity = 0
+    output_field: Any = models.DateTimeField()
+
+
 def stopped() -> datetime | None:
     """The moment at which the testing kit holds the clock, or None while it runs."""
     return _stopped_at
@@ -81,13 +89,33 @@ def read(using: str) -> datetime:
 
 
 def expression(vendor: str, plus: timedelta | None = None) -> Combinable:
-    """An ORM expression for "now" (plus a duration) that is evaluated by the database where it has a clock."""
+    """An ORM expression for "now" (plus a duration), for writing: evaluated by the database where it has a clock."""
+    return _now(ClockTimestamp(), vendor, plus)
+
+
+def comparable(vendor: str, plus: timedelta | None = None) -> Combinable:
+    """The same for comparing: an index on the other side of the comparison serves."""
+    return _now(StatementTimestamp(), vendor, plus)
+
+
+def _now(asked: models.Func, vendor: str, plus: timedelta | None) -> Combinable:
     if vendor == "postgresql" and _stopped_at is None:
-        now = ClockTimestamp()
         if plus is None:
-            return now
-        return models.ExpressionWrapper(now + models.Value(plus), output_field=models.DateTimeField())
+            return asked
+        return models.ExpressionWrapper(asked + models.Value(plus), output_field=models.DateTimeField())
     return models.Value(host_now() + (plus or timedelta()), output_field=models.DateTimeField())
 
 
-__all__ = ["ClockTimestamp", "expression", "host_now", "move", "postgres", "read", "sqlite_text", "stop", "stopped"]
+__all__ = [
+    "ClockTimestamp",
+    "StatementTimestamp",
+    "comparable",
+    "expression",
+    "host_now",
+    "move",
+    "postgres",
+    "read",
+    "sqlite_text",
+    "stop",
+    "stopped",
+]

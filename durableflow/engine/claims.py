@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -12,8 +13,8 @@ from durableflow.core.conf import get_settings
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.lease import Claim, Lease, new_token, owner
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, Rows, is_postgres, moment, run
+from durableflow.models.instance_fields import CLAIM_CLASSES
 
-CLASSES: Final = 6
 OLDEST_EVERY: Final = 4
 _turn = itertools.count(1)
 
@@ -34,20 +35,21 @@ def claim(using: str, limit: int = 1, *, pk: int | None = None) -> list[Claim]:
     A statement of its own: what it took is committed before anything runs. An expired lease counts as due and is taken
     over. ``pk``: this instance alone (the testing kit runs due work in an order of its own).
     """
+    before = time.monotonic()
     oldest = pk is None and next(_turn) % OLDEST_EVERY == 0
     claim_rows = _claim_postgres if is_postgres(using) else _claim_sqlite
     rows = claim_rows(using, limit, oldest, "" if pk is None else f"AND id = {int(pk)}")
-    return [_made(using, row) for row in rows]
+    return [_made(using, row, before) for row in rows]
 
 
-def _made(using: str, row: tuple[Any, ...]) -> Claim:
+def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
     (created_by_id, code_version, interruptions, give_backs, token, lost_token, now) = row[10:]
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:
         raise RuntimeError(f"{workflow}/{instance_id} has no creation time.")
     return Claim(
-        lease=Lease(using, pk, token, f"{workflow}/{instance_id}"),
+        lease=Lease(using, pk, token, f"{workflow}/{instance_id}", renewed=before),
         workflow=workflow,
         instance_id=instance_id,
         run_number=run_number,
@@ -74,7 +76,7 @@ def _claim_postgres(using: str, limit: int, oldest: bool, only: str) -> Rows:
     now = clock.postgres("clock")
     sql = f"""
         WITH due AS MATERIALIZED (
-            SELECT x.id, x.lease_token FROM generate_series(0, {CLASSES - 1}) AS k, LATERAL (
+            SELECT x.id, x.lease_token FROM generate_series(0, {CLAIM_CLASSES[-1]}) AS k, LATERAL (
                 SELECT id, lease_token, wake_at FROM {INSTANCE}
                 WHERE claim_class = k AND wake_at <= {clock.postgres("statement")} {only}
                 ORDER BY wake_at LIMIT {probe} FOR NO KEY UPDATE SKIP LOCKED
@@ -126,8 +128,8 @@ def _due_sqlite(using: str, limit: int, oldest: bool, only: str, now: str) -> Ro
     probes = " UNION ALL ".join(
         f"SELECT * FROM (SELECT id, lease_token, wake_at, claim_class FROM {INSTANCE} WHERE claim_class = {k} AND wake_at <= %s "
         f"{only} ORDER BY wake_at LIMIT {count})"
-        for k in range(CLASSES)
+        for k in CLAIM_CLASSES
     )
     order = "wake_at" if oldest else "claim_class, wake_at"
     sql = f"SELECT id, lease_token FROM ({probes}) ORDER BY {order} LIMIT {count}"
-    return run(using, sql, [now] * CLASSES)
+    return run(using, sql, [now] * len(CLAIM_CLASSES))

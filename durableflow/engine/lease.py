@@ -34,14 +34,14 @@ def owner() -> int:
 
 @dataclass
 class Lease:
-    """One claim. ``renewed`` is on the monotonic clock; ``lost`` is set by the renewal when somebody else owns the
-    instance."""
+    """One claim. ``renewed``: the monotonic clock before the claim or the last renewal was sent, so never later than the
+    database counted from; ``lost`` is set by the renewal when somebody else owns the instance."""
 
     using: str
     pk: int
     token: int
     label: str
-    renewed: float = field(default_factory=time.monotonic)
+    renewed: float
     lost: bool = False
 
     def require(self) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from durableflow.core import clock
-from durableflow.engine.claims import CLASSES
 from durableflow.engine.sql import INSTANCE, is_postgres, moment, run
+from durableflow.models.instance_fields import CLAIM_CLASSES
 
 
 @dataclass(frozen=True)
@@ -23,14 +23,14 @@ def next_due(using: str) -> NextDue | None:
         rows = run(
             using,
             f"""SELECT x.id, extract(epoch FROM x.wake_at - {clock.postgres("clock")})::float8
-                FROM generate_series(0, {CLASSES - 1}) AS k,
+                FROM generate_series(0, {CLAIM_CLASSES[-1]}) AS k,
                 LATERAL (SELECT id, wake_at FROM {INSTANCE} WHERE claim_class = k AND wake_at IS NOT NULL ORDER BY wake_at LIMIT 1) AS x
                 ORDER BY x.wake_at LIMIT 1""",
         )
         return NextDue(rows[0][1], rows[0][0]) if rows else None
     heads = " UNION ALL ".join(
         f"SELECT * FROM (SELECT id, wake_at FROM {INSTANCE} WHERE claim_class = {k} AND wake_at IS NOT NULL ORDER BY wake_at LIMIT 1)"
-        for k in range(CLASSES)
+        for k in CLAIM_CLASSES
     )
     rows = run(using, f"SELECT id, wake_at FROM ({heads}) ORDER BY wake_at LIMIT 1")
     if not rows:

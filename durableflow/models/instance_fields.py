@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from django.conf import settings
 from django.db import models
@@ -31,6 +31,10 @@ class Priority(models.IntegerChoices):
     @classmethod
     def _missing_(cls, value: object) -> None:
         raise ValueError(f"priority must be Priority.HIGH, Priority.NORMAL or Priority.LOW, not {value!r}.")
+
+
+CLAIM_CLASSES: Final = range(2 * len(Priority))
+"""What ``claim_class`` can be: twice the priority, and one more until the first claim. The lower is claimed first."""
 
 
 class InstanceFields(models.Model):

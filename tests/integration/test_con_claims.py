@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,21 @@ def test_one_claim_wins(tmp_path: Path) -> None:
         execute(taken[0], renew=False)
         assert state(row) == (Status.COMPLETE, "done")
         assert row.execution == 1
+
+
+def test_a_lease_counts_from_before_its_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CON-02: however long the answer took, the worker does not think its lease younger than the database does."""
+    quick().create()
+    sent: list[float] = []
+    run = claims_module.run
+
+    def noted(*args: Any) -> Any:
+        sent.append(time.monotonic())
+        return run(*args)
+
+    monkeypatch.setattr(claims_module, "run", noted)
+    (claimed,) = claim("default")
+    assert claimed.lease.renewed <= sent[0]
 
 
 def test_a_live_lease_keeps_others_out() -> None:
