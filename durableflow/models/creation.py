@@ -105,7 +105,9 @@ def _set_times(row: WorkflowInstance, new: NewInstance, using: str) -> None:
     now = clock.read(using)
     row.created = now
     start = new.start_at
-    row.wake_at = now if start is None else start if isinstance(start, datetime) else now + start
+    asked = now if start is None else start if isinstance(start, datetime) else now + start
+    # A moment in the past means now: it neither goes ahead of those who wait longer, nor takes of max_duration.
+    row.wake_at = max(now, asked)
     row.deadline_at = None if new.max_duration is None else row.wake_at + new.max_duration
 
 

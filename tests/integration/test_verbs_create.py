@@ -45,6 +45,15 @@ class Other(Workflow[Any, Any]):
         return "other"
 
 
+class Bounded(Workflow[Any, Any]):
+    class Meta:
+        name = "verbs-bounded"
+        max_duration = "1 hour"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> None:
+        """Nothing."""
+
+
 def stored() -> int:
     return WorkflowInstance.objects.count() + HistoryEntry.objects.count()
 
@@ -104,6 +113,8 @@ def test_a_start_in_the_future(given: Any) -> None:
 
 def test_a_start_in_the_past_is_now() -> None:
     row = Made.create(start_at=datetime(2020, 1, 1, tzinfo=UTC))
+    assert row.wake_at == row.created, "it goes ahead of nobody, and is not overdue at once"
+    assert Bounded.create(start_at=datetime(2020, 1, 1, tzinfo=UTC)).deadline_at > timezone.now()
     drain()
     row.refresh_from_db()
     assert row.status == Status.COMPLETE
