@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django.db import IntegrityError, connections, transaction
+from django.db import IntegrityError, transaction
 
 from durableflow.core import clock, codec, dispatch
 from durableflow.core.aio import async_twin
@@ -66,7 +66,7 @@ class EventVerbs(InstanceFields):
             "sent_by_name": name_of(by),
             "via": via,
             "reason": reason,
-            "sent_at": clock.expression(connections[using].vendor),
+            "sent_at": clock.read(using),
             "dedupe_key": dedupe_key,
         }
         sent = self._insert(using, row, values, text)

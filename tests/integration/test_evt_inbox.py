@@ -48,6 +48,12 @@ def test_an_event_sent_before_the_wait_is_kept(stopped_clock: StoppedClock) -> N
     assert PendingEvent.objects.get().status == PendingEvent.Status.RECEIVED
 
 
+def test_the_sender_gets_the_moment_of_acceptance() -> None:
+    """The row that ``send_event`` returns says what is stored."""
+    sent = flow(lambda event, step: None).create().send_event("go", 1)
+    assert sent.sent_at == SentEvent.objects.get().sent_at
+
+
 def test_an_event_sent_while_asleep_does_not_wake_it_for_good(stopped_clock: StoppedClock) -> None:
     """EVT-01: the sleep is not cut short, and the event is not lost."""
 
