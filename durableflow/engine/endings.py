@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from durableflow.core import clock, codec
+from durableflow.core import clock, codec, failures
 from durableflow.core.statuses import Status
 from durableflow.engine.fence import TIMEOUT, fenced
 from durableflow.engine.lease import Lease
@@ -130,7 +130,7 @@ def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
     """
     with fenced(lease):
         row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
-        row.status, row.blocked = Status.PAUSED, reason
+        row.status, row.blocked = Status.PAUSED, failures.clean(reason)
         row.paused_at = clock.expression("postgresql" if is_postgres(lease.using) else "sqlite")
         row.wake_at = row.lease_token = row.owner = None
         row.woken = row.suspect = False
@@ -139,7 +139,7 @@ def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
         )
         if astray:
             row.steps.filter(run_number=row.run_number, seq__in=astray).update(freed=True)
-        record(row, "workflow_paused", via="engine", data={"blocked": reason})
+        record(row, "workflow_paused", via="engine", data={"blocked": row.blocked})
 
 
 @patient

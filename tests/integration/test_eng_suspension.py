@@ -282,6 +282,20 @@ def test_a_swallowed_suspension_blocks(run: Run) -> None:
         assert "the real cause is hidden" in instance.blocked
 
 
+def test_a_reason_that_no_database_can_store_is_shown_escaped() -> None:
+    """ENG-02: the error that hid the suspension may say anything."""
+
+    def run(step: Step, log: list[str]) -> None:
+        try:
+            step.sleep("nap", 60)
+        except BaseException:
+            raise ValueError("a\0b\ud800") from None
+
+    instance = drained(workflow(run, []).create())
+    assert (instance.status, instance.blocked[:20]) == (S.PAUSED, "SuspensionSwallowed:")
+    assert "a\\x00b\\ud800" in instance.blocked
+
+
 def test_helper_threads_are_refused() -> None:
     """ENG-10, spike 5: durable calls belong to the thread that runs run()."""
     log: list[str] = []
