@@ -115,7 +115,7 @@ class BodyRun:
             self.execution.suspend(record.wake_at, self.identity)  # a retry delay that is not over (case RET-11)
         self._settle_lost()
         record.attempts += 1
-        if self.options.retries.limit == 0 or self.execution.claim.interruptions:
+        if self.options.retries.limit == 0 or self.execution.interrupted:
             self._mark_start()
         attempt = Attempt(self.identity, record.attempts)
         context = self._context()
@@ -129,6 +129,7 @@ class BodyRun:
             if isinstance(error, KeyboardInterrupt) and shutdown.requested():
                 self.execution.replay.unwind(Unwind(GiveBack()))
             return self._failed(attempt, error, context, started)
+        self.execution.shaken = False  # not before: an atomic step's transaction may be made again
         value = self.execution.decode(text, self.identity)
         if self.options.sensitive:
             self.execution.secrets.hide(value)
@@ -156,7 +157,7 @@ class BodyRun:
         self.record.status, self.record.output, self.record.error = COMPLETE, text, None
         entry = Entry("step_completed", {"attempt": attempt.number, "started": started})
         try:
-            self._write(started, entry, unshaken=self.execution.shaken())
+            self._write(started, entry, unshaken=self.execution.shaken)
         except (OperationalError, InterfaceError) as error:
             if not self.options.atomic:
                 raise
@@ -286,7 +287,8 @@ class BodyRun:
         record = self.record
         record.status, record.output, record.error = FAILED, None, codec.dumps(described)
         last = Entry("step_errored", {"error": self._shown(described)})
-        self._write(started, *entries, last, unshaken=self.execution.shaken())
+        self._write(started, *entries, last, unshaken=self.execution.shaken)
+        self.execution.shaken = False
         if self.execution.replay.refusal is not None:
             self.execution.errors.append((self.execution.replay.refusal, self.identity))
             raise self.execution.replay.refusal

@@ -68,7 +68,8 @@ class Execution:
         self._bytes = sum(_size(record.output or "") for record in records)
         marked = any(record.status == STARTED for record in records)
         self._charge = claim.lost_token is not None and not marked
-        self._shaken = bool(claim.interruptions or claim.give_backs)
+        # Whether the counts of interruptions and give-backs are still to be cleared: the first checkpoint does.
+        self.shaken = bool(claim.interruptions or claim.give_backs)
         self.secrets = Secrets()
         self._random: random.Random | None = None
         self._logger: LoggerAdapter[Any] | None = None
@@ -114,6 +115,7 @@ class Execution:
     @property
     def random(self) -> random.Random:
         """See ``Step.random``."""
+        self.replay.guard(self.replay.root, "random")
         if self._random is None:
             self._random = random.Random(derive("random", self.claim.seed, ""))  # noqa: S311  repeatable, not secret
         return self._random
@@ -163,8 +165,7 @@ class Execution:
         return self.decode(record.output, identity)
 
     def _write(self, record: Record, *entries: Entry, wake_in: float | None = None, wake_at: Any = None) -> Any:
-        unshaken = record.finished and self.shaken()
-        return write_step(
+        written = write_step(
             self.lease,
             StepWrite(
                 record=record,
@@ -173,9 +174,12 @@ class Execution:
                 entries=entries,
                 wake_in=wake_in,
                 wake_at=wake_at,
-                unshaken=unshaken,
+                unshaken=record.finished and self.shaken,
             ),
         )
+        if record.finished:
+            self.shaken = False
+        return written
 
     # Waits ------------------------------------------------------------------------------------------------------------
 
@@ -195,6 +199,7 @@ class Execution:
             answer = self._notify(scope, identity, record, call, answer)
         if not answer.settled:
             self.suspend(answer.wake_at, identity)
+        self.shaken = False
         record.status = COMPLETE if answer.error is None else FAILED
         record.output, record.error = answer.output, answer.error
         return self._recorded(record, call)
@@ -319,10 +324,10 @@ class Execution:
         charge, self._charge = self._charge, False
         return charge and not (record.status == PENDING and record.token == self.claim.lost_token)
 
-    def shaken(self) -> bool:
-        """Whether the count of interruptions is still to be cleared; the first checkpoint does."""
-        shaken, self._shaken = self._shaken, False
-        return shaken
+    @property
+    def interrupted(self) -> bool:
+        """Whether workers were lost since the last checkpoint: then a start mark comes before each body (design 6)."""
+        return self.shaken and self.claim.interruptions > 0
 
     def atomically(self, attempt: Callable[[], str], record: Record, *, again: bool) -> str:
         """Run an attempt with its checkpoint in one transaction."""

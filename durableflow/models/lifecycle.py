@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 from django.db import connections
+from django.db.models import F
 
 from durableflow.core import clock, dispatch
 from durableflow.core.aio import async_twin
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepStatus, Via
+from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus, Via
 from durableflow.models.audit import record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
 
@@ -38,16 +41,20 @@ class LifecycleVerbs(InstanceFields):
         """Let a blocked instance try again, usually after a deploy that repaired its code (design 6, "Engine
         failures").
 
-        Everything recorded is kept; nothing that finished runs again. Raises PermissionDenied, InvalidTransition.
+        Everything recorded is kept; nothing that finished runs again. Its clock stood still meanwhile: timers, deadlines
+        and ``max_duration`` have what they had left, only ``sleep_until`` keeps its moment. Raises PermissionDenied,
+        InvalidTransition.
         """
         with verb(self, "resume", by) as row:
-            vendor = connections[row._state.db].vendor
+            now = clock.read(row._state.db)
+            if row.paused_at is not None:
+                _shift(row, now - row.paused_at)
             row.status = Status.QUEUED
             row.blocked = ""
             row.paused_at = None
             row.interruptions = row.give_backs = 0
-            row.wake_at = clock.expression(vendor)
-            row.save(update_fields=["status", "blocked", "paused_at", "interruptions", "give_backs", "wake_at"])
+            row.wake_at = now
+            row.save(update_fields=RESUME_FIELDS)
             record(row, "workflow_queued", by=by, via=via, reason=reason, data={"verb": "resume"})
             dispatch.wake(row._state.db)
 
@@ -55,7 +62,18 @@ class LifecycleVerbs(InstanceFields):
     aresume = async_twin(resume)
 
 
+RESUME_FIELDS = ["status", "blocked", "paused_at", "interruptions", "give_backs", "deadline_at", "wake_at"]
 END_FIELDS = ["status", "finished", "blocked", "hold", "wake_at", "lease_token", "owner", "woken", "suspect"]
+
+
+def _shift(row: InstanceFields, paused: timedelta) -> None:
+    """Move what ends by itself by the time of the pause (design 6, "Pause")."""
+    if row.deadline_at is not None:
+        row.deadline_at += paused
+    steps = row.steps.filter(run_number=row.run_number, wake_at__isnull=False).exclude(kind=StepKind.SLEEP_UNTIL)
+    steps.exclude(status__in=sorted(STEP_FINISHED)).update(wake_at=F("wake_at") + paused)
+    waits = row.pending_events.filter(status=PendingStatus.OPEN, deadline__isnull=False)
+    waits.update(deadline=F("deadline") + paused)
 
 
 def close(row: InstanceFields) -> None:

@@ -136,6 +136,8 @@ def test_bare_except_is_found_out_and_repairable(stopped_clock: StoppedClock) ->
     assert drained(instance).status == S.PAUSED  # a blocked instance does not wake by itself
     code["bare"] = False
     instance.resume()
+    assert drained(instance).status == S.WAITING  # its clock stood still: the hour is still to come
+    stopped_clock.advance("1 hour")
     assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "done", ["after"])
 
 
@@ -414,6 +416,7 @@ NESTED = {
     "wait_for_approval": lambda step: step.wait_for_approval("inner"),
     "now": lambda step: step.now(),
     "uuid4": lambda step: step.uuid4(),
+    "random": lambda step: step.random.random(),
     "set_progress": lambda step: step.set_progress(1),
 }
 

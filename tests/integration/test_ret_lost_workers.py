@@ -349,6 +349,35 @@ def test_poison_without_progress_is_blocked(stopped_clock: StoppedClock) -> None
     assert instance.steps.get().attempts == 11
 
 
+def test_start_marks_end_with_the_first_checkpoint(
+    stopped_clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design 6, "Interruptions": they cost a write per step, and are needed while the count is above zero alone."""
+
+    class Walk(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            for name in ("first", "second", "third"):
+                step.do(name, lambda: None)
+            return "done"
+
+    written: list[str] = []
+    write = engine_bodies.write_step
+    instance = Walk.create()
+    (taken,) = claim("default")
+    with pytest.raises(ProcessDied):
+        execute(taken, interceptor=Crash("first"), renew=False)
+    monkeypatch.setattr(
+        engine_bodies,
+        "write_step",
+        lambda lease, step: (written.append(f"{step.record.identity.name} {step.record.status}"), write(lease, step))[
+            1
+        ],
+    )
+    stopped_clock.advance("1 minute")
+    assert (drained(instance).status, instance.interruptions) == (S.COMPLETE, 0)
+    assert written == ["first pending", "first started", "first complete", "second complete", "third complete"]
+
+
 def test_progress_clears_the_count(stopped_clock: StoppedClock) -> None:
     """Design 6: a takeover adds one, the next checkpoint resets it."""
 

@@ -312,6 +312,42 @@ def test_resume_tries_a_blocked_instance_again(workflows: Harness, repair: Repai
 
 
 @pytest.mark.django_db
+def test_the_clock_of_a_blocked_instance_stands_still(workflows: Harness, repair: Repair) -> None:
+    """Design 6, "Pause": resume() gives what was left of ``max_duration``, of deadlines and of retry delays."""
+    removed: list[int] = []
+
+    class Slow(Workflow[Any, Any]):
+        class Meta:
+            max_duration = "3 hours"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            if not removed:
+                step.do("a", repair.body("a"))
+            return step.wait_for_event("x", type="x", timeout="2 hours").type
+
+    row = workflows.run(Slow)
+    pending, deadline = workflows.pending(row), row.deadline_at
+    assert pending.deadline is not None and deadline is not None
+    ends = pending.deadline
+    workflows.advance("1 hour")
+    removed.append(1)
+    row.send_event("y")  # no answer, but a reason to look
+    workflows.run_due()
+    assert row.status == Status.PAUSED
+    workflows.advance("2 days")
+    removed.clear()
+    row.resume()
+    workflows.run_due()
+    paused = timedelta(days=2)
+    assert (row.status, row.deadline_at, pending.deadline) == (Status.WAITING, deadline + paused, ends + paused)
+    assert row.wake_at == pending.deadline == row.steps.get(kind="wait_for_event").wake_at
+    workflows.advance("59 minutes")
+    row.send_event("x")
+    workflows.run_due()
+    assert (row.status, row.output) == (Status.COMPLETE, "x")
+
+
+@pytest.mark.django_db
 def test_an_event_for_a_blocked_instance_waits_for_resume(workflows: Harness) -> None:
     """People do not see the block: what they send is kept, and executed no sooner."""
 
