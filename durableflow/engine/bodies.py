@@ -132,7 +132,7 @@ class BodyRun:
         self.execution.shaken = False  # not before: an atomic step's transaction may be made again
         value = self.execution.decode(text, self.identity)
         if self.options.sensitive:
-            self.execution.secrets.hide(value)
+            self.execution.secrets.add(value)
         return value
 
     # The body ---------------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, STARTE
 from durableflow.engine.lease import Claim
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Replay, Scope
-from durableflow.engine.secrecy import Secrets
+from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
@@ -70,7 +70,7 @@ class Execution:
         self._charge = claim.lost_token is not None and not marked
         # Whether the counts of interruptions and give-backs are still to be cleared: the first checkpoint does.
         self.shaken = bool(claim.interruptions or claim.give_backs)
-        self.secrets = Secrets()
+        self.secrets = StepSecrets()
         self._random: random.Random | None = None
         self._logger: LoggerAdapter[Any] | None = None
 
@@ -358,7 +358,7 @@ class Execution:
             raise self.failure(record)
         value: Any = None if record.output is None else self.decode(record.output, record.identity)
         if record.sensitive:
-            self.secrets.hide(value)
+            self.secrets.add(value)
         with self.reading(record.identity):
             if isinstance(call, calls.ApprovalCall):
                 return Decision(**value)

@@ -13,8 +13,6 @@ from durableflow.core.fields import CodecField, Unreadable
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models.instance import WorkflowInstance
 
-MASK = "[REDACTED]"
-
 
 class StepRecord(models.Model):
     """One durable call of one run: (scope, kind, name, count) is its identity, a finished row is a checkpoint (design
@@ -83,7 +81,7 @@ class StepRecord(models.Model):
     def output(self) -> Any:
         """The stored result; of a sensitive step only a mask (case SEC-09)."""
         if self.sensitive and self.raw_output is not None:
-            return MASK
+            return failures.REDACTED
         return self.raw_output
 
     @property

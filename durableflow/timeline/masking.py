@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from decimal import Decimal
-from typing import Any, Final
-from uuid import UUID
+from collections.abc import Iterable
+from typing import Any
 
 from durableflow.core.failures import REDACTED
-from durableflow.core.fields import Unreadable
-from durableflow.core.redact import shown
+from durableflow.core.redact import Secrets, shown
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
-
-SHORTEST_SECRET: Final = 4
-"""Shorter values are no secrets, and hiding them would make every text unreadable."""
 
 
 class Veil:
@@ -24,9 +18,7 @@ class Veil:
 
     def __init__(self, labels: Iterable[str] = (), outputs: Iterable[Any] = ()) -> None:
         self.labels = frozenset(labels)
-        found = {text for output in outputs for text in _texts(output) if len(text) >= SHORTEST_SECRET}
-        # The longest first: a secret may contain another one.
-        self._secrets = sorted(found, key=len, reverse=True)
+        self._secrets = Secrets(outputs)
 
     @classmethod
     def over(cls, instance: WorkflowInstance) -> Veil:
@@ -38,9 +30,7 @@ class Veil:
 
     def text(self, text: str) -> str:
         """``text`` without the outputs of sensitive steps."""
-        for secret in self._secrets:
-            text = text.replace(secret, REDACTED)
-        return text
+        return self._secrets.mask(text)
 
     def error(self, error: dict[str, Any] | None, *, step: str = "") -> dict[str, Any] | None:
         """A public error (``type``, ``message``, ``traceback``, ``step``), masked.
@@ -80,18 +70,3 @@ def error_of(instance: WorkflowInstance, veil: Veil | None = None) -> dict[str, 
     if error is None:
         return None
     return (veil or Veil.over(instance)).error(error)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """The texts, numbers and bytes in a value, as an error's message would quote them."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple | set | frozenset):
-        for member in value:
-            yield from _texts(member)
-    elif isinstance(value, bytes):
-        yield value.decode(errors="replace")
-    elif isinstance(value, str | int | float | Decimal | UUID) and not isinstance(value, bool):
-        yield str(value)
-    elif isinstance(value, Unreadable):
-        yield value.text

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from durableflow.core.redact import redact, shown
+from durableflow.core.redact import Secrets, redact, shown
+from durableflow.engine.secrecy import StepSecrets
 from durableflow.timeline import Veil
 
 MASK = "[REDACTED]"
@@ -71,3 +72,13 @@ def test_a_veil_hides_all_of_a_sensitive_steps_error() -> None:
         "step": "login-1",
     }
     assert veil.error(None) is None
+
+
+def test_what_is_stored_and_what_is_shown_hide_the_same() -> None:
+    """SEC-09: one unmasked sibling defeats the mask, be it a short text or a number."""
+    value = {"pin": 1234.5, "word": "abcd", "bytes": b"secret", "short": "xyz", "flag": True, "none": None}
+    told = "1234.5 abcd secret xyz True None"
+    masked = f"{MASK} {MASK} {MASK} xyz True None"
+    assert Secrets([value]).mask(told) == masked
+    assert Veil(outputs=[value]).text(told) == masked
+    assert StepSecrets([value]).describe(ValueError(told), "b-1", sensitive=False)["message"] == masked
