@@ -11,15 +11,16 @@ from django.contrib.auth.base_user import AbstractBaseUser
 from django.contrib.auth.models import Group
 from django.db import models
 from django.forms import Form
+from django.utils.functional import Promise
 
 from durableflow.core.durations import TEN_YEARS, parse_duration
-from durableflow.core.exceptions import InvalidConfig
-from durableflow.core.names import check_event_type, check_step_name
+from durableflow.core.exceptions import InvalidConfig, LimitExceeded
+from durableflow.core.names import check_event_type, check_step_name, check_text
 from durableflow.core.retries import Retries
 from durableflow.core.statuses import StepKind
 from durableflow.models import forms
 
-TITLE_SIZE: Final = 255
+TEXT_SIZE: Final = 255  # of columns
 
 
 class Default:
@@ -163,10 +164,23 @@ def _moment(when: Any) -> datetime:
 
 
 def _types(name: str, type: Any) -> tuple[str, ...]:
-    given = (type,) if isinstance(type, str) else tuple(type)
+    given = (type,) if isinstance(type, str) else _several(name, "type", type)
     if not given:
         raise InvalidConfig(f"step {name!r}: type must name at least one event type.", step=name, field="type")
     return tuple(_checked(name, "type", check_event_type, item) for item in given)
+
+
+def _text(name: str, field: str, given: Any, most: int | None = None) -> str:
+    text: str = _checked(name, field, check_text, field, str(given) if isinstance(given, Promise) else given)
+    if most is not None and len(text) > most:
+        raise LimitExceeded.of(f"step {name!r}: {field}", len(text), most, unit="characters")
+    return text
+
+
+def _several(name: str, field: str, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, str | models.Model) or not isinstance(given, Iterable):
+        raise InvalidConfig(f"step {name!r}: {field} must be a list, not {given!r}.", step=name, field=field)
+    return tuple(given)
 
 
 def _timeout(name: str, timeout: Any) -> Any:
@@ -203,16 +217,9 @@ def approval_call(
 ) -> ApprovalCall:
     """Check the options of ``step.wait_for_approval``. Who is named is looked up when the wait opens."""
     check_step_name(name)
-    if len(title) > TITLE_SIZE:
-        raise InvalidConfig(
-            f"step {name!r}: title has {len(title)} characters, at most {TITLE_SIZE} are possible.",
-            step=name,
-            field="title",
-        )
-    if isinstance(users, str | models.Model) or isinstance(groups, str | models.Model):
-        raise InvalidConfig(f"step {name!r}: users and groups must be lists.", step=name, field="users")
     if context is not None and not isinstance(context, Mapping):
         raise InvalidConfig(f"step {name!r}: context must be a dict, not {context!r}.", step=name, field="context")
+    permission = _text(name, "permission", permission, TEXT_SIZE)
     if permission and "." not in permission:
         raise InvalidConfig(
             f"step {name!r}: permission must be written app_label.codename, not {permission!r}.",
@@ -221,12 +228,12 @@ def approval_call(
         )
     return ApprovalCall(
         name=name,
-        title=title,
-        description=description,
+        title=_text(name, "title", title, TEXT_SIZE),
+        description=_text(name, "description", description),
         context=None if context is None else dict(context),
         form="" if form is None else _checked(name, "form", forms.path_of, form),
-        users=tuple(users),
-        groups=tuple(groups),
+        users=_several(name, "users", users),
+        groups=_several(name, "groups", groups),
         permission=permission,
         allow_requester=bool(allow_requester),
         timeout=_timeout(name, timeout),

@@ -28,6 +28,7 @@ _NAME: Final = re.compile(NAME_PATTERN)
 _RULE: Final = "Allowed are the letters A-Z and a-z, digits, '_' and '-', not starting with '-'."
 # Control characters, lone surrogates, line and paragraph separators. Format characters stay: scripts need joiners.
 _REFUSED_CATEGORIES: Final = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_UNSTORABLE: Final = re.compile("[\0\ud800-\udfff]")
 _WORD_START: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
@@ -66,19 +67,20 @@ def check_step_name(value: str) -> str:
     return name
 
 
+def check_text(what: str, value: object, maximum: int | None = None) -> str:
+    """A free text that every database can store, of ``maximum`` characters at most. Raises ValueError, LimitExceeded."""
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a str, not {value!r}.")
+    if _UNSTORABLE.search(value):
+        raise ValueError(f"{what} has a NUL character or a lone surrogate, which databases cannot store.")
+    if maximum is not None and len(value) > maximum:
+        raise LimitExceeded.of(what, len(value), maximum, unit="characters")
+    return str.__str__(value)
+
+
 def kebab(class_name: str) -> str:
     """The default name of a workflow class: `NightlyExport` is `nightly-export`, `HTTPSync` is `http-sync`."""
     return _WORD_START.sub("-", class_name).lower()
-
-
-def instance_label(workflow: str, instance_id: str) -> str:
-    """An instance in messages for people: `checkout "order-1"`."""
-    return f'{workflow} "{instance_id}"'
-
-
-def step_label(name: str, count: int = 1) -> str:
-    """A step in messages for people: `charge card`, and `charge card (2)` for the second step of that name."""
-    return name if count == 1 else f"{name} ({count})"
 
 
 def _check_name(what: str, value: object, maximum: int) -> str:

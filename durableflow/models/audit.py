@@ -10,6 +10,7 @@ from django.db import connections
 
 from durableflow.core import clock
 from durableflow.core.exceptions import InvalidTransition
+from durableflow.core.names import check_text
 from durableflow.core.statuses import TRANSITIONS, Status
 from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models.instance_fields import InstanceFields, Who
@@ -64,6 +65,7 @@ def record(
     data: Any = None,
 ) -> None:
     """Append one history entry. The caller holds the instance's row lock, so ids commit in order."""
+    check_text("reason", reason)
     vendor = connections[row._state.db or "default"].vendor
     row.history.create(
         run_number=row.run_number,

@@ -16,6 +16,7 @@ from durableflow.core.answers import Decision
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import Duration
 from durableflow.core.exceptions import InvalidTransition, StaleDecision
+from durableflow.core.names import check_text
 from durableflow.core.statuses import PendingStatus, SentKind, Via
 from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models import forms, links
@@ -57,6 +58,11 @@ class DecisionVerbs(PendingFields):
         using = alias_of(self)
         if not isinstance(approved, bool):
             raise ValidationError({"approved": "Say true to approve or false to reject."})
+        for name, text in (("comment", comment), ("reason", reason)):
+            try:
+                check_text(name, text)
+            except ValueError as error:
+                raise ValidationError({name: str(error)}) from error
         with write_transaction(using):
             row: Any = (
                 type(self)._default_manager.using(using).select_for_update(of=("self",), no_key=True).get(pk=self.pk)

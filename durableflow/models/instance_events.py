@@ -10,8 +10,8 @@ from django.db import IntegrityError, transaction
 from durableflow.core import clock, codec, dispatch
 from durableflow.core.aio import async_twin
 from durableflow.core.conf import get_settings
-from durableflow.core.exceptions import IdempotencyConflict, LimitExceeded
-from durableflow.core.names import check_event_type
+from durableflow.core.exceptions import IdempotencyConflict
+from durableflow.core.names import check_event_type, check_text
 from durableflow.core.statuses import Via, allowed
 from durableflow.core.transactions import alias_of
 from durableflow.models.audit import refuse
@@ -42,13 +42,13 @@ class EventVerbs(InstanceFields):
         It may come before the wait is reached; it is kept and consumed by exactly one wait of its type, in the order of
         acceptance. Part of the caller's transaction: nobody sees it before the commit. With a ``dedupe_key`` that was
         used in this run the first row is returned, also after the end; another payload or type under that key is an
-        IdempotencyConflict. Raises ValueError for a bad type, LimitExceeded, CodecError, PermissionDenied,
+        IdempotencyConflict. Raises ValueError for a bad type or key, LimitExceeded, CodecError, PermissionDenied,
         InvalidTransition (ended or rolling back), DoesNotExist.
         """
         check_event_type(type)
         text = codec.dumps(payload, what=f"payload of event {type!r}", max_bytes=get_settings().LIMITS.payload)
-        if len(dedupe_key) > DEDUPE_KEY_SIZE:
-            raise LimitExceeded(f"dedupe_key: {len(dedupe_key)} characters, at most {DEDUPE_KEY_SIZE} are possible.")
+        check_text("dedupe_key", dedupe_key, DEDUPE_KEY_SIZE)
+        check_text("reason", reason)
         using = alias_of(self)
         model: Any = self.__class__
         row = model._default_manager.using(using).only(*STATE).get(pk=self.pk)

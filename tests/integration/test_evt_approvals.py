@@ -410,6 +410,15 @@ def test_an_answer_is_true_or_false(approved: Any) -> None:
     assert nothing_stored(pending)
 
 
+@pytest.mark.parametrize("option", [{"comment": None}, {"comment": "a\0"}, {"reason": None}])
+def test_a_text_that_cannot_be_stored_is_refused(option: dict[str, Any]) -> None:
+    pending = opened()
+    with pytest.raises(ValidationError) as refused:
+        pending.approve(by=None, **option)
+    assert set(refused.value.message_dict) == set(option)
+    assert nothing_stored(pending)
+
+
 def test_a_form_that_is_not_imported_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 5: it is looked up, never imported."""
     pending = opened(form=RefundForm)

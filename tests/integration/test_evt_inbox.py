@@ -54,6 +54,18 @@ def test_the_sender_gets_the_moment_of_acceptance() -> None:
     assert sent.sent_at == SentEvent.objects.get().sent_at
 
 
+@pytest.mark.parametrize("option", [{"dedupe_key": None}, {"dedupe_key": 5}, {"dedupe_key": "a\0"}, {"reason": "a\0"}])
+def test_what_cannot_be_stored_with_an_event_is_refused_by_name(option: dict[str, Any]) -> None:
+    """A webhook's id may be a number: the sender learns what to do, and nothing is stored."""
+    row = flow(lambda event, step: None).create()
+    with pytest.raises(ValueError, match=next(iter(option))):
+        row.send_event("go", **option)
+    with pytest.raises(ValueError, match="reason"):
+        row.terminate(reason=None)  # type: ignore[arg-type]
+    row.refresh_from_db()
+    assert (row.status, SentEvent.objects.count()) == (Status.QUEUED, 0)
+
+
 def test_an_event_sent_while_asleep_does_not_wake_it_for_good(stopped_clock: StoppedClock) -> None:
     """EVT-01: the sleep is not cut short, and the event is not lost."""
 
@@ -252,7 +264,7 @@ def test_the_default_timeout_is_the_setting(stopped_clock: StoppedClock) -> None
     stopped_clock.advance("24 hours")
     drain()
     assert state(row)[0] == Status.ERRORED
-    assert row.error is not None and row.error["type"] == "durableflow.core.exceptions.EventTimeout"
+    assert row.error is not None and row.error["type"] == "durableflow.EventTimeout"
 
 
 def test_what_was_accepted_before_the_deadline_counts_although_nobody_was_up(stopped_clock: StoppedClock) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.utils.translation import gettext_lazy
 
 from durableflow.authoring.calls import approval_call, event_call, sleep_call
-from durableflow.core.exceptions import InvalidConfig
+from durableflow.core.exceptions import InvalidConfig, LimitExceeded
 
 PLAIN: dict[str, Any] = {
     "title": "",
@@ -37,3 +38,31 @@ def test_the_option_is_named_once() -> None:
         event_call("paid", "paid", -1, None)
     with pytest.raises(InvalidConfig, match=r"^step 'paid': type: The event type 'a b' has characters"):
         event_call("paid", "a b", None, None)
+
+
+@pytest.mark.parametrize("field", ["title", "description", "permission"])
+@pytest.mark.parametrize("given", [None, 5, "a\0.b", "a\ud800.b"])
+def test_a_text_that_cannot_be_stored(field: str, given: Any) -> None:
+    """The same on both databases, and by name."""
+    with pytest.raises(InvalidConfig, match=rf"^step 'ok': {field} ") as caught:
+        approval_call("ok", **{**PLAIN, field: given})
+    assert caught.value.field == field
+
+
+def test_texts_have_a_size_and_may_be_lazy() -> None:
+    assert approval_call("ok", **{**PLAIN, "title": gettext_lazy("Yes")}).title == "Yes"
+    with pytest.raises(LimitExceeded, match=r"^Step 'ok': permission is too large: 302 characters, at most 255"):
+        approval_call("ok", **{**PLAIN, "permission": f"{'a' * 300}.b"})
+
+
+@pytest.mark.parametrize("field", ["users", "groups"])
+@pytest.mark.parametrize("given", [5, "ada", None])
+def test_people_come_in_lists(field: str, given: Any) -> None:
+    with pytest.raises(InvalidConfig, match=rf"^step 'ok': {field} must be a list") as caught:
+        approval_call("ok", **{**PLAIN, field: given})
+    assert caught.value.field == field
+
+
+def test_types_come_as_a_text_or_a_list() -> None:
+    with pytest.raises(InvalidConfig, match=r"^step 'paid': type must be a list, not 5"):
+        event_call("paid", 5, None, None)

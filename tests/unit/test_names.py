@@ -15,9 +15,7 @@ from durableflow.core.names import (
     check_instance_id,
     check_step_name,
     check_workflow_name,
-    instance_label,
     kebab,
-    step_label,
 )
 
 CHECKS = [(check_instance_id, 100), (check_workflow_name, 64), (check_event_type, 100)]
@@ -116,8 +114,3 @@ def test_subclasses_of_str_become_plain(check: Any) -> None:
 def test_default_workflow_names(name: str, expected: str) -> None:
     assert kebab(name) == expected
     assert check_workflow_name(kebab(name)) == expected
-
-
-def test_labels() -> None:
-    assert instance_label("checkout", "order-1") == 'checkout "order-1"'
-    assert [step_label("mail"), step_label("mail", 2)] == ["mail", "mail (2)"]
