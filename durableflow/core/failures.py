@@ -31,6 +31,7 @@ _MAX_DATA: Final = 256 * 1024
 _TRACEBACKS: Final = 4
 _MIN_TRACEBACK: Final = 500
 _MARK: Final = "durableflow_"
+_OWN: Final = f"{DurableflowError.__module__}."
 # AttributeError.obj is the object that lacked the attribute; a group's members are described one by one.
 _NOT_KEPT: Final = frozenset({"obj", "exceptions"})
 _AGAIN: Final = "\nThe error above was stored, and raised again in the workflow:\n\n"
@@ -66,7 +67,10 @@ def rebuild(described: Mapping[str, Any]) -> Exception:
 
 def public(described: Mapping[str, Any]) -> dict[str, Any]:
     """What people and programs may see of a described error: `type`, `message`, `traceback`, `step`."""
-    return {key: described.get(key, "") for key in ("type", "message", "traceback", "step")}
+    shown = {key: described.get(key, "") for key in ("type", "message", "traceback", "step")}
+    if isinstance(shown["type"], str) and shown["type"].startswith(_OWN):
+        shown["type"] = "durableflow." + shown["type"].removeprefix(_OWN)  # where authors import it from
+    return shown
 
 
 def masked(described: Mapping[str, Any]) -> dict[str, Any]:

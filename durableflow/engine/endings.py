@@ -112,8 +112,9 @@ def _finish_sql(leftovers: bool) -> str:
 
 
 def _public(error: str) -> str:
-    stored = codec.loads(error)
-    return codec.dumps({"error": {key: stored.get(key, "") for key in ("type", "message", "step")}})
+    shown = failures.public(codec.loads(error))
+    shown.pop("traceback")  # it stands with the instance
+    return codec.dumps({"error": shown})
 
 
 def _row(lease: Lease, run_number: int) -> WorkflowInstance:

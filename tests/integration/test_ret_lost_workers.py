@@ -117,7 +117,7 @@ def test_a_step_that_kills_its_process(limit: int, starts: int, tmp_path: Path) 
     lines = log.read_text().split("\n")[:-1]
     assert lines == ["before", *[f"kills {number}" for number in range(1, starts + 1)], "healthy"]
     assert instance.error is not None
-    assert instance.error["type"] == "durableflow.core.exceptions.WorkerLost"
+    assert instance.error["type"] == "durableflow.WorkerLost"
     assert "kills-1" in instance.error["message"] and instance.error["step"] == "kills-1"
     assert [entry["attempt"] for entry in history_of(instance, "attempt_lost")] == list(range(1, starts + 1))
     assert steps_of(instance) == [("before-1", "complete"), ("kills-1", "failed")]

@@ -63,7 +63,7 @@ def test_a_step_that_only_times_out_is_counted() -> None:
     assert "'work-1'" in instance.output[1] and "0.05 seconds" in instance.output[1]
     errors = history_of(instance, "attempt_errored")
     assert [(entry["attempt"], entry["error"]["type"]) for entry in errors] == [
-        (number, "durableflow.core.exceptions.StepTimeout") for number in (1, 2, 3)
+        (number, "durableflow.StepTimeout") for number in (1, 2, 3)
     ]
 
 
@@ -246,7 +246,7 @@ def test_max_duration_ends_a_waiting_instance(stopped_clock: StoppedClock) -> No
     assert drained(instance).status == S.ERRORED
     assert log == []  # run was not called again
     assert instance.error is not None
-    assert instance.error["type"] == "durableflow.core.exceptions.WorkflowTimeout"
+    assert instance.error["type"] == "durableflow.WorkflowTimeout"
     assert "slow/" in instance.error["message"] and "max_duration" in instance.error["message"]
     assert PendingEvent.objects.get().status == PendingEvent.Status.CANCELLED
     assert steps_of(instance) == [("first-1", "complete"), ("answer-1", "cancelled")]

@@ -152,7 +152,7 @@ def test_max_duration_ends_at_its_moment(workflows: Harness) -> None:
     run = workflows.run(Bounded)
     workflows.advance("2 days")
     assert run.error is not None
-    assert (run.status, run.error["type"]) == (S.ERRORED, "durableflow.core.exceptions.WorkflowTimeout")
+    assert (run.status, run.error["type"]) == (S.ERRORED, "durableflow.WorkflowTimeout")
     assert run.finished == begin + timedelta(days=1)
 
 
