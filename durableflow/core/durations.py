@@ -7,8 +7,6 @@ import re
 from datetime import timedelta
 from typing import Final, TypeAlias
 
-from django.utils.translation import ngettext
-
 Duration: TypeAlias = str | float | timedelta
 """Seconds as a number, a text such as "10 minutes", or a timedelta."""
 
@@ -74,36 +72,3 @@ def _parse(value: object) -> timedelta | None:
     if len(number) > 20:  # beyond any timedelta; Python refuses to read very long integers
         raise OverflowError
     return one * float(number) if "." in number else one * int(number)
-
-
-def format_duration(duration: timedelta) -> str:
-    """`duration` for people, in its two largest units and the active language: "2 days 3 hours", "1.5 seconds"."""
-    sign, duration = ("-", -duration) if duration < timedelta(0) else ("", duration)
-    if duration < timedelta(minutes=1):
-        seconds = round(duration.total_seconds(), 3)
-        return f"{sign}{ngettext('%(num)s second', '%(num)s seconds', _plural(seconds)) % {'num': f'{seconds:g}'}}"
-    rest = round(duration.total_seconds())
-    counts = []
-    for size in (86400, 3600, 60, 1):
-        count, rest = divmod(rest, size)
-        counts.append(count)
-    # "3 days 5 minutes" is no better than "3 days": the second unit is the next smaller one or none.
-    first = next(position for position, count in enumerate(counts) if count)
-    return sign + " ".join(
-        _part(position, counts[position]) for position in (first, first + 1) if position < 4 and counts[position]
-    )
-
-
-def _plural(seconds: float) -> int:
-    return 1 if seconds == 1 else 2
-
-
-def _part(position: int, count: int) -> str:
-    # Django's own catalogue translates the first three.
-    texts = (
-        ngettext("%(num)d day", "%(num)d days", count),
-        ngettext("%(num)d hour", "%(num)d hours", count),
-        ngettext("%(num)d minute", "%(num)d minutes", count),
-        ngettext("%(num)s second", "%(num)s seconds", count),
-    )
-    return texts[position] % {"num": count}

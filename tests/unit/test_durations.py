@@ -8,9 +8,8 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from django.utils import translation
 
-from durableflow.core.durations import TEN_YEARS, format_duration, parse_duration
+from durableflow.core.durations import TEN_YEARS, parse_duration
 
 UNITS = ("second", "minute", "hour", "day", "week", "month", "year")
 
@@ -78,24 +77,3 @@ def test_the_longest_duration_is_named() -> None:
     assert parse_duration("10 years", maximum=TEN_YEARS) == TEN_YEARS
     with pytest.raises(ValueError, match=r"sleep is too long: '11 years'. At most 3,650 days"):
         parse_duration("11 years", what="sleep", maximum=TEN_YEARS)
-
-
-@pytest.mark.parametrize(
-    ("duration", "text"),
-    [
-        (timedelta(0), "0 seconds"),
-        (timedelta(seconds=1), "1 second"),
-        (timedelta(seconds=1.5), "1.5 seconds"),
-        (timedelta(milliseconds=250), "0.25 seconds"),
-        (timedelta(seconds=59.9996), "60 seconds"),
-        (timedelta(seconds=61), "1 minute 1 second"),
-        (timedelta(hours=2), "2 hours"),
-        (timedelta(days=2, hours=3, minutes=4), "2 days 3 hours"),
-        (timedelta(days=3, minutes=5), "3 days"),
-        (timedelta(days=400), "400 days"),
-        (-timedelta(minutes=5), "-5 minutes"),
-    ],
-)
-def test_durations_for_people(duration: timedelta, text: str) -> None:
-    with translation.override("en"):
-        assert format_duration(duration) == text
