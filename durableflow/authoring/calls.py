@@ -124,9 +124,6 @@ def do_call(
     check_step_name(name)
     if not callable(fn):
         raise InvalidConfig(f"step {name!r}: the body must be callable, not {fn!r}.", step=name, field="fn")
-    for field, flag in (("sensitive", sensitive), ("atomic", atomic)):
-        if not isinstance(flag, bool):
-            raise InvalidConfig(f"step {name!r}: {field} must be True or False, not {flag!r}.", step=name, field=field)
     return DoCall(
         name=name,
         body=(lambda: fn(*args)) if args else fn,
@@ -134,9 +131,15 @@ def do_call(
         timeout=None
         if timeout is None
         else _checked(name, "timeout", parse_duration, timeout, what="timeout", positive=True, maximum=TEN_YEARS),
-        sensitive=sensitive,
-        atomic=atomic,
+        sensitive=_flag(name, "sensitive", sensitive),
+        atomic=_flag(name, "atomic", atomic),
     )
+
+
+def _flag(name: str, field: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidConfig(f"step {name!r}: {field} must be True or False, not {value!r}.", step=name, field=field)
+    return value
 
 
 def sleep_call(name: str, duration: Any) -> SleepCall:
@@ -235,7 +238,7 @@ def approval_call(
         users=_several(name, "users", users),
         groups=_several(name, "groups", groups),
         permission=permission,
-        allow_requester=bool(allow_requester),
+        allow_requester=_flag(name, "allow_requester", allow_requester),
         timeout=_timeout(name, timeout),
         notify=_notify(name, notify),
     )

@@ -19,10 +19,10 @@ from django_q.signing import SignedPackage
 from durableflow.cluster.drains import DRAINS, Pace
 from durableflow.cluster.hint import notify
 from durableflow.cluster.listening import Listener, Poller
-from durableflow.cluster.outages import passes
 from durableflow.cluster.postgresql import PostgresListener
 from durableflow.cluster.sqlite import SqliteListener
 from durableflow.core.conf import get_settings
+from durableflow.core.outages import passes
 from durableflow.engine.delivery import deliver
 from durableflow.engine.look import NextDue, next_due
 from durableflow.models.creation import database

@@ -8,7 +8,7 @@ from typing import Final
 from django.db import Error, connections
 
 from durableflow.cluster.drains import DRAINS
-from durableflow.cluster.outages import passes
+from durableflow.core.outages import passes
 from durableflow.engine.drain import drain
 
 logger = logging.getLogger("durableflow.cluster")

@@ -30,11 +30,12 @@ def deliver(using: str) -> bool:
 
     Reads first: nothing is locked or opened while nothing is there.
     """
+    # "NOT delivered", not "= false" or "= 0": the words of the partial index, which SQLite takes literally.
     # Instances, not events: many events of one instance that somebody holds must not hide those of the others.
     rows = run(
         using,
         f"""SELECT DISTINCT instance_id FROM (
-                SELECT instance_id FROM {SENT} WHERE {_undelivered(using)} ORDER BY id LIMIT {WINDOW}
+                SELECT instance_id FROM {SENT} WHERE NOT delivered ORDER BY id LIMIT {WINDOW}
             ) AS oldest LIMIT {BATCH}""",
     )
     if not rows:
@@ -46,10 +47,6 @@ def deliver(using: str) -> bool:
         raise  # the database is away or busy: the next look
     except Exception:
         return _deliver_one_by_one(using, wanted)
-
-
-def _undelivered(using: str) -> str:
-    return "NOT delivered" if is_postgres(using) else "delivered = 0"
 
 
 def _deliver_one_by_one(using: str, wanted: set[int]) -> bool:
@@ -158,7 +155,7 @@ def _moves(using: str, row: WorkflowInstance, event: SentEvent) -> bool:
 def deliver_own(using: str, pk: int) -> None:
     """Deliver what was sent to one instance whose row the caller has locked, so that the history shows it before it
     is consumed."""
-    sql = f"SELECT 1 FROM {SENT} WHERE instance_id = %s AND {_undelivered(using)} LIMIT 1"
+    sql = f"SELECT 1 FROM {SENT} WHERE instance_id = %s AND NOT delivered LIMIT 1"
     if not run(using, sql, [pk]):
         return
     with transaction.atomic(using=using):

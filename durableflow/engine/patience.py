@@ -8,8 +8,9 @@ import time
 from collections.abc import Callable
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from django.db import InterfaceError, OperationalError, connections
+from django.db import Error, InterfaceError, NotSupportedError, OperationalError, connections
 
+from durableflow.core.outages import passes
 from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import LeaseLost
 
@@ -39,13 +40,15 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
             except LeaseLost:
                 lease.lost = True  # whoever swallows this gets no further than to the next durable call
                 raise
-            except (OperationalError, InterfaceError) as error:
+            except (OperationalError, InterfaceError, NotSupportedError) as error:
                 connection = connections[lease.using]
-                if connection.in_atomic_block:
+                if connection.in_atomic_block or not (passes(error) or _stale_plan(error)):
                     raise
                 logger.warning(
                     "%s: a write failed and is tried again: %s", lease.label, error, extra={"instance": lease.pk}
                 )
+                if _stale_plan(error):
+                    connection.close()
                 connection.close_if_unusable_or_obsolete()
             time.sleep(pause)
             pause = min(2 * pause, LAST_PAUSE)
@@ -53,3 +56,9 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
     repeated.__name__ = getattr(write, "__name__", "repeated")
     repeated.__doc__ = write.__doc__
     return repeated
+
+
+def _stale_plan(error: Error) -> bool:
+    """'Cached plan must not change result type': a migration ran under the connection's prepared statements; a new
+    connection has none."""
+    return isinstance(error, NotSupportedError) and "cached plan" in str(error)

@@ -254,3 +254,17 @@ def test_a_start_in_the_future_is_not_brought_forward() -> None:
     WorkflowInstance.objects.update(wake_at=row.created)
     drain()
     assert fresh(row).output == 1
+
+
+def test_the_look_reads_the_undelivered_alone() -> None:
+    """However many delivered events an inbox keeps: the partial index serves the look on both databases."""
+    with CaptureQueriesContext(connection) as asked:
+        deliver(connection.alias)
+    look = next(query["sql"] for query in asked if "DISTINCT" in query["sql"])
+    explain = "EXPLAIN QUERY PLAN" if connection.vendor == "sqlite" else "EXPLAIN"
+    with transaction.atomic(), connection.cursor() as cursor:
+        if connection.vendor == "postgresql":
+            cursor.execute("SET LOCAL enable_seqscan = off")  # the table is too small to be worth an index
+        cursor.execute(f"{explain} {look}")
+        plan = str(cursor.fetchall())
+    assert "durableflow_undelivered" in plan

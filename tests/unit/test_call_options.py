@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.utils.translation import gettext_lazy
 
-from durableflow.authoring.calls import approval_call, event_call, sleep_call
+from durableflow.authoring.calls import approval_call, do_call, event_call, sleep_call
 from durableflow.core.exceptions import InvalidConfig, LimitExceeded
 
 PLAIN: dict[str, Any] = {
@@ -66,3 +66,12 @@ def test_people_come_in_lists(field: str, given: Any) -> None:
 def test_types_come_as_a_text_or_a_list() -> None:
     with pytest.raises(InvalidConfig, match=r"^step 'paid': type must be a list, not 5"):
         event_call("paid", 5, None, None)
+
+
+def test_flags_are_true_or_false() -> None:
+    """A text would count as true: "no" must not let the requester decide."""
+    with pytest.raises(InvalidConfig, match=r"^step 'ok': allow_requester must be True or False, not 'no'") as caught:
+        approval_call("ok", **{**PLAIN, "allow_requester": "no"})
+    assert caught.value.field == "allow_requester"
+    with pytest.raises(InvalidConfig, match=r"^step 'charge': atomic must be True or False, not 1"):
+        do_call("charge", int, (), None, None, False, 1)  # type: ignore[arg-type]

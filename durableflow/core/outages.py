@@ -1,7 +1,7 @@
 """Which database errors pass by themselves.
 
-Only those are waited out. Anything else, a missing table or an error in a statement, must be seen: a cluster that
-retried it would sit there for ever without a word.
+Only those are waited out. Anything else, a missing table or an error in a statement, must be seen: whoever retried it
+would sit there for ever without a word.
 """
 
 from __future__ import annotations

@@ -1,0 +1,62 @@
+"""Which failures of a write its maker waits out (design 4, "Infrastructure errors")."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from django.db import NotSupportedError, OperationalError, connection
+
+from durableflow.engine.lease import Lease
+from durableflow.engine.patience import patient
+from durableflow.engine.sql import run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def lease() -> Lease:
+    return Lease(connection.alias, 1, 1, "some/instance", time.monotonic())
+
+
+def test_a_stale_plan_is_made_again_on_a_new_connection() -> None:
+    """A migration under a running worker costs a connection, not an instance."""
+    seen = []
+
+    @patient
+    def write(_lease: Lease) -> str:
+        seen.append(connection.connection)
+        if len(seen) == 1:
+            raise NotSupportedError("cached plan must not change result type")
+        return "written"
+
+    run(connection.alias, "SELECT 1")
+    assert write(lease()) == "written"
+    assert seen[0] is not None
+    assert seen[1] is None  # closed; the next statement opens a new one
+
+
+def test_an_error_in_a_statement_is_not_repeated() -> None:
+    """Repeated, a missing table would keep the worker for ever without a word."""
+    tries = []
+
+    @patient
+    def write(_lease: Lease) -> None:
+        tries.append(1)
+        run(connection.alias, "SELECT 1 FROM there_is_no_such_table")
+
+    with pytest.raises(Exception, match="there_is_no_such_table"):
+        write(lease())
+    assert len(tries) == 1
+
+
+def test_a_lost_connection_is_waited_out() -> None:
+    tries = []
+
+    @patient
+    def write(_lease: Lease) -> str:
+        tries.append(1)
+        if len(tries) < 3:
+            raise OperationalError("server closed the connection unexpectedly")
+        return "written"
+
+    assert (write(lease()), len(tries)) == ("written", 3)
