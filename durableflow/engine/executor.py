@@ -7,13 +7,14 @@ from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any, Final
 
-from django.db import connections
+from django.db import Error, connections
 
 from durableflow.authoring.events import WorkflowEvent, freeze
 from durableflow.authoring.step import Step
 from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
+from durableflow.core.outages import passes
 from durableflow.engine import endings, shutdown
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
@@ -56,8 +57,11 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
             _give_back_after_signal(claim)
             raise
         except Exception as error:
-            logger.exception("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk})
-            _block_after_failure(claim, error)
+            if isinstance(error, Error) and passes(error):
+                _give_back_after_outage(claim, error)
+            else:
+                logger.exception("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk})
+                _block_after_failure(claim, error)
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
@@ -70,6 +74,15 @@ def _give_back_after_signal(claim: Claim) -> None:
     except LeaseLost:
         pass  # run() was left in an orderly way, and the instance has been given back already
     except Exception:
+        logger.exception("%s could not be given back; its lease will expire", claim.label)
+
+
+def _give_back_after_outage(claim: Claim, error: Error) -> None:
+    """The database was away where nobody tries again. No person is needed for that, unless it goes on (case CON-07)."""
+    logger.warning("%s is given back, the database failed: %s", claim.label, error, extra={"instance": claim.lease.pk})
+    try:
+        endings.give_back(claim.lease, timedelta(seconds=1), count=True)
+    except (Exception, LeaseLost):
         logger.exception("%s could not be given back; its lease will expire", claim.label)
 
 

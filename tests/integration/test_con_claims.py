@@ -339,6 +339,31 @@ def test_an_engine_error_blocks_its_instance_alone(monkeypatch: pytest.MonkeyPat
     assert state(rows[1]) == (Status.COMPLETE, "done")
 
 
+def test_a_database_error_in_the_engine_needs_no_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CON-07: "3 in the next sweep", wherever the error comes up; without end it is no outage any more."""
+    rows = [quick().create() for _ in range(3)]
+    original = executor._execute
+
+    def flaky(claimed: Any, interceptor: Any) -> None:
+        if claimed.lease.pk == rows[1].pk:
+            raise OperationalError("server closed the connection unexpectedly")
+        original(claimed, interceptor)
+
+    def due_now() -> None:
+        WorkflowInstance.objects.filter(pk=rows[1].pk).update(wake_at=rows[1].created)
+
+    monkeypatch.setattr(executor, "_execute", flaky)
+    drain(0)
+    drain(0)
+    drain(0)
+    assert [state(row)[0] for row in rows] == [Status.COMPLETE, Status.QUEUED, Status.COMPLETE]
+    assert rows[1].blocked == "" and rows[1].give_backs == 1
+    monkeypatch.undo()
+    due_now()
+    drain(0)
+    assert state(rows[1]) == (Status.COMPLETE, "done")
+
+
 @pytest.mark.parametrize("signal_", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("place", ["load", "exit"])
 def test_a_stop_in_the_engines_own_code_gives_the_instance_back(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import psycopg
 import pytest
 from django.db import NotSupportedError, OperationalError, connection
 
@@ -47,6 +48,21 @@ def test_an_error_in_a_statement_is_not_repeated() -> None:
     with pytest.raises(Exception, match="there_is_no_such_table"):
         write(lease())
     assert len(tries) == 1
+
+
+@pytest.mark.parametrize("state", ["57014", "57P01", "57P05", "55P03", "40P01", "40001", "53300", "08006", "58030"])
+def test_what_a_server_does_to_a_session_is_waited_out(state: str) -> None:
+    """Not only its end: a project's ``statement_timeout`` cancels a checkpoint that waits for a locked row."""
+    tries = []
+
+    @patient
+    def write(_lease: Lease) -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OperationalError("from the server") from psycopg.errors.lookup(state)("from the server")
+        return "written"
+
+    assert (write(lease()), len(tries)) == ("written", 2)
 
 
 def test_a_lost_connection_is_waited_out() -> None:
