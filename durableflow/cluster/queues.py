@@ -2,7 +2,8 @@
 
 An idle worker waits inside ``Queue.get`` and holds the queue's read lock. Killed there, it takes the lock with it, and no
 other worker ever gets a task again. So the queue remembers which process is inside, and the sentinel, when it replaces a
-dead process, gives the lock back.
+dead process, gives the lock back. Of the lock on its timer, which a worker holds while it ends a task, the sentinel
+waits only as long as the worker lives.
 """
 
 from __future__ import annotations
@@ -11,13 +12,16 @@ import logging
 import multiprocessing
 import os
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, Final
 
 from django_q import cluster as q_cluster
 from django_q.conf import Conf
 from django_q.queues import Queue
 
 logger = logging.getLogger("durableflow.cluster")
+
+LOCK_PATIENCE: Final = 0.1
+"""Seconds between two looks at whether the holder of a lock still lives."""
 
 
 class HolderQueue(Queue):  # type: ignore[misc]
@@ -60,6 +64,37 @@ class HolderQueue(Queue):  # type: ignore[misc]
         return True
 
 
+class Timer:
+    """A worker's timer as the sentinel uses it: ``with timer.get_lock(): timer.value``."""
+
+    def __init__(self, process: Any, shared: Any) -> None:
+        self._process, self._shared = process, shared
+        self._locked = False
+
+    @property
+    def value(self) -> float:
+        """Seconds left to the task; -1: idle, 0: out of time, -2: recycled."""
+        return float(self._shared.get_obj().value)
+
+    @value.setter
+    def value(self, seconds: float) -> None:
+        self._shared.get_obj().value = seconds
+
+    def get_lock(self) -> Timer:
+        """The lock, as a context manager."""
+        return self
+
+    def __enter__(self) -> Timer:
+        self._locked = self._shared.get_lock().acquire(timeout=LOCK_PATIENCE)
+        while not self._locked and self._process.is_alive():
+            self._locked = self._shared.get_lock().acquire(timeout=LOCK_PATIENCE)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._locked:
+            self._shared.get_lock().release()
+
+
 class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
     """django-q2's sentinel with queues that a killed reader cannot wedge."""
 
@@ -71,6 +106,13 @@ class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
         self.task_queue = HolderQueue(maxsize=Conf.QUEUE_LIMIT) if Conf.QUEUE_LIMIT else HolderQueue()
         self.result_queue = HolderQueue()
         super().spawn_cluster()
+
+    def spawn_process(self, target: Any, *args: Any) -> Any:
+        """Start a process. A worker's timer becomes one whose lock dies with the worker."""
+        process = super().spawn_process(target, *args)
+        if target is q_cluster.worker:
+            process.timer = Timer(process, process.timer)
+        return process
 
     def reincarnate(self, process: Any) -> None:
         """Replace a process that has died; the locks that it held are given back first."""
