@@ -23,7 +23,7 @@ from durableflow.engine.lease import Lease
 from durableflow.engine.replay import Scope
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.timeouts import Deadline, clean_connections, drop_active
-from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind
+from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind, WriteFailed
 
 if TYPE_CHECKING:
     from durableflow.engine.execution import Execution
@@ -123,7 +123,7 @@ class BodyRun:
         self.lease.require()
         try:
             text = self._perform(body, attempt, context, started)
-        except (ProcessDied, LeaseLost, Unwind):
+        except (ProcessDied, LeaseLost, Unwind, WriteFailed):
             raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and shutdown.requested():

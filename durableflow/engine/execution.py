@@ -38,7 +38,7 @@ from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Replay, Scope
 from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
-from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind
+from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind, WriteFailed
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
@@ -78,6 +78,10 @@ class Execution:
 
     def call(self, call: calls.Call) -> Any:
         """Answer a durable call of the root scope."""
+        with self._writing():
+            return self._answer(call)
+
+    def _answer(self, call: calls.Call) -> Any:
         scope = self.replay.root
         identity = self.replay.enter(scope, call.kind, call.name)
         self._check_alive()
@@ -100,10 +104,9 @@ class Execution:
         self.replay.guard(scope, "set_progress()")
         self._check_alive()
         if not self.replay.replaying(scope):
-            endings.set_progress(
-                self.lease,
-                codec.dumps(value, what=f"progress of {self.claim.label}", max_bytes=get_settings().LIMITS.output),
-            )
+            text = codec.dumps(value, what=f"progress of {self.claim.label}", max_bytes=get_settings().LIMITS.output)
+            with self._writing():
+                endings.set_progress(self.lease, text)
 
     def uuid4(self) -> UUID:
         """See ``Step.uuid4``."""
@@ -294,6 +297,14 @@ class Execution:
                 NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
             )
 
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Block the instance where a statement of ours fails for good: ``run`` has done nothing wrong."""
+        try:
+            yield
+        except WriteFailed as failed:
+            self.replay.halt(failed.error)
+
     def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
         """Unwind ``run`` until ``wake_at`` (None: until an event)."""
         self.replay.unwind(Unwind(Suspend(wake_at, identity.label)))
@@ -372,7 +383,7 @@ class Execution:
         try:
             atomicity.abandon_opened()  # the loop may be inside of a block that will never be committed
             self.block(error)
-        except (Exception, LeaseLost):
+        except (Exception, LeaseLost, WriteFailed):
             logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)
         self.interceptor.before_exit()
         sys.stderr.write(f"durableflow ends this process: {error}\n")

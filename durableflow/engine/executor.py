@@ -23,7 +23,7 @@ from durableflow.engine.lease import Claim
 from durableflow.engine.renewal import renewer
 from durableflow.engine.steps import load_journal
 from durableflow.engine.timeouts import clean_connections
-from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend
+from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend, WriteFailed
 
 logger = logging.getLogger("durableflow.engine")
 MAX_INTERRUPTIONS: Final = 10
@@ -56,11 +56,12 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
         except (KeyboardInterrupt, SystemExit):
             _give_back_after_signal(claim)
             raise
+        except WriteFailed as failed:
+            _block_after_failure(claim, failed.error)
         except Exception as error:
             if isinstance(error, Error) and passes(error):
                 _give_back_after_outage(claim, error)
             else:
-                logger.exception("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk})
                 _block_after_failure(claim, error)
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.in_atomic_block:
@@ -73,7 +74,7 @@ def _give_back_after_signal(claim: Claim) -> None:
         endings.give_back(claim.lease)
     except LeaseLost:
         pass  # run() was left in an orderly way, and the instance has been given back already
-    except Exception:
+    except (Exception, WriteFailed):
         logger.exception("%s could not be given back; its lease will expire", claim.label)
 
 
@@ -82,14 +83,15 @@ def _give_back_after_outage(claim: Claim, error: Error) -> None:
     logger.warning("%s is given back, the database failed: %s", claim.label, error, extra={"instance": claim.lease.pk})
     try:
         endings.give_back(claim.lease, timedelta(seconds=1), count=True)
-    except (Exception, LeaseLost):
+    except (Exception, LeaseLost, WriteFailed):
         logger.exception("%s could not be given back; its lease will expire", claim.label)
 
 
 def _block_after_failure(claim: Claim, error: Exception) -> None:
+    logger.error("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk}, exc_info=error)
     try:
         endings.block(claim.lease, f"The engine failed: {type(error).__name__}: {error}")
-    except (Exception, LeaseLost):
+    except (Exception, LeaseLost, WriteFailed):
         logger.exception("%s could not be blocked; its lease will expire", claim.label)
 
 
@@ -124,7 +126,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
         output = cls().run(event, Step(execution))
         _check_end(execution)
         text = codec.dumps(output, what=f"output of {claim.label}", max_bytes=get_settings().LIMITS.output)
-    except (ProcessDied, LeaseLost):
+    except (ProcessDied, LeaseLost, WriteFailed):
         raise
     except BaseException as raised:
         _leave(execution, raised)

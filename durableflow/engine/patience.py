@@ -8,11 +8,11 @@ import time
 from collections.abc import Callable
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
-from django.db import Error, InterfaceError, NotSupportedError, OperationalError, connections
+from django.db import DataError, Error, NotSupportedError, connections
 
 from durableflow.core.outages import passes
 from durableflow.engine.lease import Lease
-from durableflow.engine.unwind import LeaseLost
+from durableflow.engine.unwind import LeaseLost, WriteFailed
 
 logger = logging.getLogger("durableflow.engine")
 P = ParamSpec("P")
@@ -24,8 +24,8 @@ LAST_PAUSE: Final = 1.0
 def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[Lease, P], R]:
     """Repeat a write of a lease's holder while the database is away, locked or restarting.
 
-    Raises LeaseLost once the lease is over. Inside an open transaction (an atomic step, a test) the error goes through:
-    that transaction is lost as a whole.
+    Raises LeaseLost once the lease is over, and WriteFailed where waiting would not help. Inside an open transaction
+    (an atomic step, a test) the error goes through: that transaction is lost as a whole.
     """
 
     def repeated(lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -40,10 +40,14 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
             except LeaseLost:
                 lease.lost = True  # whoever swallows this gets no further than to the next durable call
                 raise
-            except (OperationalError, InterfaceError, NotSupportedError) as error:
+            except DataError:
+                raise  # a value that the database does not take: the fault of whoever gave it
+            except Error as error:
                 connection = connections[lease.using]
-                if connection.in_atomic_block or not (passes(error) or _stale_plan(error)):
+                if connection.in_atomic_block:
                     raise
+                if not (passes(error) or _stale_plan(error)):
+                    raise WriteFailed(error) from error
                 logger.warning(
                     "%s: a write failed and is tried again: %s", lease.label, error, extra={"instance": lease.pk}
                 )

@@ -60,5 +60,14 @@ class LeaseLost(BaseException):
     """Another executor owns the instance, or nobody does: drop the work, write nothing (design 4, "Fence")."""
 
 
+class WriteFailed(BaseException):
+    """A statement of the engine failed, and not in a way that passes by itself: no error of the workflow, which must
+    not end by it (design 6, "Engine failures"). ``error``: what the database said."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class ProcessDied(BaseException):
     """The testing kit's crash: from here on nothing is written, as if the process were gone."""

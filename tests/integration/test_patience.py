@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psycopg
 import pytest
 from django.db import NotSupportedError, OperationalError, connection
 
+from durableflow import Step, Workflow, WorkflowEvent, drain
+from durableflow.engine import steps
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.sql import run
+from durableflow.engine.unwind import WriteFailed
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -45,9 +49,41 @@ def test_an_error_in_a_statement_is_not_repeated() -> None:
         tries.append(1)
         run(connection.alias, "SELECT 1 FROM there_is_no_such_table")
 
-    with pytest.raises(Exception, match="there_is_no_such_table"):
+    with pytest.raises(WriteFailed, match="there_is_no_such_table"):
         write(lease())
     assert len(tries) == 1
+
+
+@pytest.mark.parametrize("obedient", [True, False])
+def test_a_statement_of_the_engine_that_fails_ends_no_instance(monkeypatch: pytest.MonkeyPatch, obedient: bool) -> None:
+    """Design 6, "Engine failures": blocked until somebody has repaired the database, whatever ``run`` does about it."""
+
+    class Careless(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            try:
+                return step.do("work", lambda: "done", retries=1)
+            except BaseException:
+                if obedient:
+                    raise
+                return "without its step"
+
+    original = steps.run
+
+    def broken(using: str, sql: str, params: Any = ()) -> Any:
+        return original(using, sql.replace("INSERT INTO durableflow_steprecord", "INSERT INTO gone"), params)
+
+    monkeypatch.setattr(steps, "run", broken)
+    row = Careless.create()
+    drain(0)
+    row.refresh_from_db()
+    assert (row.status, row.error) == ("paused", None)
+    assert "gone" in row.blocked or "SuspensionSwallowed" in row.blocked
+    monkeypatch.undo()
+    row.resume()
+    drain(0)
+    row.refresh_from_db()
+    assert (row.status, row.output) == ("complete", "done")
+    assert row.steps.get().attempts == 1
 
 
 @pytest.mark.parametrize("state", ["57014", "57P01", "57P05", "55P03", "40P01", "40001", "53300", "08006", "58030"])
