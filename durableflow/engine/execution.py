@@ -78,8 +78,10 @@ class Execution:
 
     def call(self, call: calls.Call) -> Any:
         """Answer a durable call of the root scope."""
-        with self._writing():
+        try:
             return self._answer(call)
+        except WriteFailed as failed:  # run() has done nothing wrong
+            self.replay.halt(failed.error)
 
     def _answer(self, call: calls.Call) -> Any:
         scope = self.replay.root
@@ -105,8 +107,10 @@ class Execution:
         self._check_alive()
         if not self.replay.replaying(scope):
             text = codec.dumps(value, what=f"progress of {self.claim.label}", max_bytes=get_settings().LIMITS.output)
-            with self._writing():
+            try:
                 endings.set_progress(self.lease, text)
+            except WriteFailed as failed:
+                self.replay.halt(failed.error)
 
     def uuid4(self) -> UUID:
         """See ``Step.uuid4``."""
@@ -296,14 +300,6 @@ class Execution:
             self.replay.halt(
                 NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
             )
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Block the instance where a statement of ours fails for good: ``run`` has done nothing wrong."""
-        try:
-            yield
-        except WriteFailed as failed:
-            self.replay.halt(failed.error)
 
     def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
         """Unwind ``run`` until ``wake_at`` (None: until an event)."""
