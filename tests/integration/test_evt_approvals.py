@@ -281,7 +281,7 @@ def test_unknown_people_are_an_error_when_the_wait_opens(options: dict[str, Any]
     drain()
     row.refresh_from_db()
     assert row.status == Status.ERRORED and not PendingEvent.objects.exists()
-    assert row.error is not None and row.error["type"] == f"{InvalidConfig.__module__}.InvalidConfig"
+    assert row.error is not None and row.error["type"] == "durableflow.InvalidConfig"
     assert row.error["step"] == "ok-1" and "'ok'" in row.error["message"]
 
 
