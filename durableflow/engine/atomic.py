@@ -11,11 +11,13 @@ from django.db import Error, InterfaceError, OperationalError, connections
 
 from durableflow.core import atomicity, clock
 from durableflow.core.conf import get_settings
+from durableflow.core.outages import passes
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.journal import COMPLETE, Record
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import FIRST_PAUSE, LAST_PAUSE
 from durableflow.engine.sql import INSTANCE, STEP, is_postgres, run
+from durableflow.engine.unwind import WriteFailed
 
 logger = logging.getLogger("durableflow.engine")
 
@@ -38,7 +40,8 @@ def run_atomically(
 
     What the body wrote in this database and the checkpoint commit together, or neither. Where the answer to the COMMIT
     was lost, the record tells. Where the database failed in a statement of ours, everything is rolled back and made
-    ``again`` until the lease is lost: that is no failed attempt (design 4). Raises the body's error after the rollback.
+    ``again`` until the lease is lost: that is no failed attempt (design 4). Raises the body's error after the rollback,
+    and WriteFailed where making it again would not help.
     """
     status, pause = record.status, FIRST_PAUSE
     while True:
@@ -55,7 +58,10 @@ def run_atomically(
                 return stored
             record.status = status
             error = raised.__cause__ if isinstance(raised, NotWritten) and raised.__cause__ else raised
-            again = again and not connections[lease.using].in_atomic_block
+            if connections[lease.using].in_atomic_block:
+                again = False
+            elif isinstance(error, Error) and not passes(error):
+                raise WriteFailed(error) from raised
         except BaseException:  # at the COMMIT: a deferred constraint, say
             record.status = status
             raise

@@ -112,3 +112,32 @@ def test_a_lost_connection_is_waited_out() -> None:
         return "written"
 
     assert (write(lease()), len(tries)) == ("written", 3)
+
+
+def test_an_atomic_step_whose_checkpoint_fails_for_good_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would run its body each second for ever; the instance is blocked instead, and nothing is charged."""
+
+    class Careful(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return step.do("work", lambda: bodies.append(1), atomic=True)
+
+    bodies: list[int] = []
+    original = steps.run
+
+    def broken(using: str, sql: str, params: Any = ()) -> Any:
+        if "INSERT INTO durableflow_steprecord" in sql.replace('"', ""):
+            if len(bodies) > 3:
+                raise SystemExit("again and again")
+            raise OperationalError("for good") from psycopg.errors.lookup("57P04")("for good")
+        return original(using, sql, params)
+
+    monkeypatch.setattr(steps, "run", broken)
+    row = Careful.create()
+    drain(0)
+    row.refresh_from_db()
+    assert (row.status, row.blocked, len(bodies)) == ("paused", "OperationalError: for good", 1)
+    monkeypatch.undo()
+    row.resume()
+    drain(0)
+    row.refresh_from_db()
+    assert (row.status, row.steps.get().attempts, len(bodies)) == ("complete", 1, 2)
