@@ -1,8 +1,9 @@
-"""Queues of the cluster that outlive a reader that is killed (design 4, "a dead worker or monitor ... cannot wedge it").
+"""Queues of the cluster that outlive a process that is killed (design 4, "a dead worker or monitor ... cannot wedge it").
 
 An idle worker waits inside ``Queue.get`` and holds the queue's read lock. Killed there, it takes the lock with it, and no
 other worker ever gets a task again. So the queue remembers which process is inside, and the sentinel, when it replaces a
-dead process, gives the lock back. Of the lock on its timer, which a worker holds while it ends a task, the sentinel
+dead process, gives the lock back; so it does with the write lock, which a process holds for a moment when it puts
+something. Of the lock on its timer, which a worker holds while it ends a task, the sentinel
 waits only as long as the worker lives.
 """
 
@@ -11,7 +12,6 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
 from django_q import cluster as q_cluster
@@ -24,44 +24,53 @@ LOCK_PATIENCE: Final = 0.1
 """Seconds between two looks at whether the holder of a lock still lives."""
 
 
+class HeldLock:
+    """A lock between processes that knows who holds it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock = lock
+        self._holder = multiprocessing.RawValue("i", 0)
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        """Wait for the lock, as a lock of multiprocessing does."""
+        taken = bool(self._lock.acquire(block, timeout))
+        if taken:
+            self._holder.value = os.getpid()
+        return taken
+
+    def release(self) -> None:
+        """Give it back."""
+        self._holder.value = 0
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def free(self, pid: int) -> bool:
+        """Give it back for the dead process ``pid``; False if that did not hold it."""
+        if self._holder.value != pid:
+            return False
+        self.release()
+        return True
+
+
 class HolderQueue(Queue):  # type: ignore[misc]
-    """django-q2's queue, which knows who is reading."""
+    """django-q2's queue, which knows who is reading and who is writing."""
 
     # Set by multiprocessing.
     _rlock: Any
-    _sem: Any
-    _recv_bytes: Any
+    _wlock: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.holder = multiprocessing.RawValue("i", 0)
-
-    def __getstate__(self) -> Any:
-        return (*super().__getstate__(), self.holder)
-
-    def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state[:-1])
-        self.holder = state[-1]
-
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """The next item; waits for one. The cluster never asks in another way."""
-        if not block or timeout is not None:
-            return super().get(block, timeout)
-        with self._rlock:
-            self.holder.value = os.getpid()
-            data = self._recv_bytes()
-            self._sem.release()
-            self.holder.value = 0
-        self.size.increment(-1)
-        return ForkingPickler.loads(data)
+        self._rlock, self._wlock = HeldLock(self._rlock), HeldLock(self._wlock)
 
     def free(self, pid: int) -> bool:
-        """Give back the read lock that the dead process ``pid`` held; False if it held none."""
-        if self.holder.value != pid:
-            return False
-        self.holder.value = 0
-        self._rlock.release()
-        return True
+        """Give back the locks that the dead process ``pid`` held; False if it held none."""
+        return any([self._rlock.free(pid), self._wlock.free(pid)])
 
 
 class Timer:
@@ -120,7 +129,9 @@ class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
             for queue, name in ((self.task_queue, "task"), (self.result_queue, "result")):
                 if queue.free(process.pid):
                     logger.warning(
-                        "Process %s died while it waited for the %s queue; its lock is free again.", process.pid, name
+                        "Process %s died while it waited for the %s queue or wrote to it; its lock is free again.",
+                        process.pid,
+                        name,
                     )
         super().reincarnate(process)
 
