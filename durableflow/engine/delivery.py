@@ -24,18 +24,23 @@ WINDOW: Final = 5000
 TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
 
 
+def _undelivered(using: str) -> str:
+    """The condition of the partial index, in its own words: SQLite takes them literally. Django writes it as
+    ``NOT delivered`` before 6.1 and as ``delivered = 0`` from then on."""
+    return "NOT delivered" if is_postgres(using) else "NOT delivered AND delivered = 0"
+
+
 def deliver(using: str) -> bool:
     """Deliver what was sent, in short transactions of its own; True if an instance was held by somebody, so that a look
     in 20 ms is due.
 
     Reads first: nothing is locked or opened while nothing is there.
     """
-    # "NOT delivered", not "= false" or "= 0": the words of the partial index, which SQLite takes literally.
     # Instances, not events: many events of one instance that somebody holds must not hide those of the others.
     rows = run(
         using,
         f"""SELECT DISTINCT instance_id FROM (
-                SELECT instance_id FROM {SENT} WHERE NOT delivered ORDER BY id LIMIT {WINDOW}
+                SELECT instance_id FROM {SENT} WHERE {_undelivered(using)} ORDER BY id LIMIT {WINDOW}
             ) AS oldest LIMIT {BATCH}""",
     )
     if not rows:
