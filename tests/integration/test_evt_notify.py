@@ -14,6 +14,7 @@ from durableflow.engine import execution as execution_module
 from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
+from durableflow.engine.unwind import LeaseLost
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 
@@ -249,7 +250,7 @@ def test_a_worker_lost_between_its_failure_and_the_cancelling(monkeypatch: pytes
     row = flow(tell).create()
 
     def die(*args: Any) -> None:
-        raise execution_module.LeaseLost("gone")
+        raise LeaseLost("gone")
 
     monkeypatch.setattr(execution_module, "cancel_wait", die)
     deliver("default")

@@ -1,0 +1,197 @@
+"""What one execution of one instance knows and can do, for everything that answers its durable calls (design 6)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NoReturn, Protocol
+
+from durableflow.core import atomicity, codec, failures
+from durableflow.core.conf import get_settings
+from durableflow.core.exceptions import CodecError, LimitExceeded, NonDeterminismError, WorkflowTimeout
+from durableflow.core.statuses import StepKind
+from durableflow.engine import endings, shutdown
+from durableflow.engine.atomic import run_atomically
+from durableflow.engine.interception import PASS, Interceptor
+from durableflow.engine.journal import PENDING, STARTED, Identity, Record
+from durableflow.engine.lease import Claim
+from durableflow.engine.replay import Replay
+from durableflow.engine.secrecy import StepSecrets
+from durableflow.engine.steps import Entry, StepWrite, write_step
+from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind, WriteFailed
+
+EXIT_STATUS: Final = 70  # EX_SOFTWARE
+
+
+class Refused(Protocol):
+    """A body that broke a rule of the engine: its step has failed only if the instance ends by it."""
+
+    def fail_refused(self) -> None:
+        """Record that the step has failed."""
+
+
+class Session:
+    """Journal, replay, limits, secrets and the way out of one claim."""
+
+    def __init__(self, claim: Claim, cls: type[Any], records: list[Record], interceptor: Interceptor = PASS) -> None:
+        self.claim = claim
+        self.lease = claim.lease
+        self.options = cls.options
+        self.interceptor = interceptor
+        self.instance_id, self.run_number = claim.instance_id, claim.run_number
+        self.replay = Replay(
+            records,
+            where=claim.label,
+            owner=threading.get_ident(),
+            open_block=atomicity.opened,
+            thread=threading.get_ident,
+            give_up=self._give_up,
+        )
+        self.errors: list[tuple[BaseException, Identity]] = []
+        self.refused: Refused | None = None
+        self._steps = sum(record.identity.kind == StepKind.DO for record in records)
+        self._bytes = sum(_size(record.output or "") for record in records)
+        marked = any(record.status == STARTED for record in records)
+        self._charge = claim.lost_token is not None and not marked
+        # Whether the counts of interruptions and give-backs are still to be cleared: the first checkpoint does.
+        self.shaken = bool(claim.interruptions or claim.give_backs)
+        self.secrets = StepSecrets()
+
+    def new_record(self, identity: Identity) -> Record:
+        """A record for a new call; raises LimitExceeded at the limits of steps and records (case ENG-12)."""
+        limits = get_settings().LIMITS
+        if identity.kind == StepKind.DO:
+            self._steps += 1
+            if self._steps > limits.steps:
+                raise LimitExceeded.of(
+                    f"{self.claim.label}: the number of steps", self._steps, limits.steps, unit="steps"
+                )
+        if len(self.replay.records) >= limits.records:
+            raise LimitExceeded.of(
+                f"{self.claim.label}: the journal", len(self.replay.records) + 1, limits.records, unit="records"
+            )
+        return self.replay.started(identity, self.claim.execution, self.run_number)
+
+    def encode(self, value: Any, identity: Identity) -> str:
+        """A step's value as text, within the limits. Raises CodecError, LimitExceeded: neither is retried (case
+        SER-02)."""
+        limits = get_settings().LIMITS
+        text = codec.dumps(
+            value, what=f"output of step {identity.label!r} of {self.claim.label}", max_bytes=limits.output
+        )
+        total = self._bytes + _size(text)
+        if total > limits.bytes:
+            raise LimitExceeded.of(f"{self.claim.label}: the sum of all outputs", total, limits.bytes)
+        self._bytes = total
+        return text
+
+    def decode(self, text: str, identity: Identity) -> Any:
+        """A stored value; an unreadable journal blocks the instance, it does not end it (case OPS-13)."""
+        with self.reading(identity):
+            return codec.loads(text)
+
+    @contextmanager
+    def reading(self, identity: Identity) -> Iterator[None]:
+        """Block the instance where a record has not the shape that the engine has written."""
+        try:
+            yield
+        except (CodecError, LookupError, TypeError, ValueError, AttributeError) as error:
+            self.replay.halt(
+                NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
+            )
+
+    def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
+        """Unwind ``run`` until ``wake_at`` (None: until an event)."""
+        self.replay.unwind(Unwind(Suspend(wake_at, identity.label)))
+
+    def failure(self, record: Record) -> Exception:
+        """The error of a failed record, rebuilt, as every replay raises it."""
+        described = self.decode(record.error or "{}", record.identity)
+        with self.reading(record.identity):
+            described["type"]
+        error = failures.rebuild(described)
+        if record.sensitive:
+            failures.mark_sensitive(error)
+        self.errors.append((error, record.identity))
+        return error
+
+    def describe(self, error: BaseException, identity: Identity | None, sensitive: bool) -> dict[str, Any]:
+        """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback
+        of any other step (case SEC-09)."""
+        return self.secrets.describe(error, identity.label if identity else None, sensitive)
+
+    def block(self, error: BaseException, astray: Sequence[int] = ()) -> None:
+        """Leave the instance to a person."""
+        endings.block(self.lease, self.secrets.mask(f"{type(error).__name__}: {error}"), astray)
+
+    def take_charge(self, record: Record) -> bool:
+        """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt
+        and was about to wait."""
+        charge, self._charge = self._charge, False
+        return charge and not (record.status == PENDING and record.token == self.claim.lost_token)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether workers were lost since the last checkpoint: then a start mark comes before each body (design 6)."""
+        return self.shaken and self.claim.interruptions > 0
+
+    def atomically(self, attempt: Callable[[], str], record: Record, *, again: bool) -> str:
+        """Run an attempt with its checkpoint in one transaction."""
+        return run_atomically(self.lease, self.run_number, attempt, record, again=again)
+
+    def write(self, record: Record, *entries: Entry, wake_in: float | None = None, wake_at: Any = None) -> Any:
+        written = write_step(
+            self.lease,
+            StepWrite(
+                record=record,
+                run_number=self.run_number,
+                started=self.claim.db_now(),
+                entries=entries,
+                wake_in=wake_in,
+                wake_at=wake_at,
+                unshaken=record.finished and self.shaken,
+            ),
+        )
+        if record.finished:
+            self.shaken = False
+        return written
+
+    def check_alive(self) -> None:
+        """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""
+        if shutdown.requested():
+            self.replay.unwind(Unwind(GiveBack()))
+        if self.lease.lost:
+            self.replay.unwind(Unwind(Drop(self.lease.label)))
+        deadline = self.claim.deadline_at
+        if deadline is not None and self.claim.db_now() >= deadline:
+            self.replay.unwind(
+                Unwind(
+                    Expire(
+                        WorkflowTimeout(
+                            f"{self.claim.label} did not finish by {deadline:%Y-%m-%d %H:%M:%S %Z} (max_duration)."
+                        )
+                    )
+                )
+            )
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        """User code swallows the suspension in a loop that nothing can leave: block the instance and end the process
+        (design 6)."""
+        try:
+            atomicity.abandon_opened()  # the loop may be inside of a block that will never be committed
+            self.block(error)
+        except (Exception, LeaseLost, WriteFailed):
+            logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)
+        self.interceptor.before_exit()
+        sys.stderr.write(f"durableflow ends this process: {error}\n")
+        sys.stderr.flush()
+        os._exit(EXIT_STATUS)
+
+
+def _size(text: str) -> int:
+    """Bytes in UTF-8."""
+    return len(text) if text.isascii() else len(text.encode())
