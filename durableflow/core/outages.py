@@ -13,8 +13,9 @@ from django.db import Error, InterfaceError, OperationalError
 _SQLITE: Final = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")
 # Classes of SQLSTATE: connection, insufficient resources, rollback of a transaction (deadlock, serialization), errors of
 # the server's system; then a lock that was not to be had, a statement that the project's statement_timeout or an
-# administrator has cancelled, a server that shuts down or starts, and a session that was idle for too long.
-_POSTGRESQL: Final = ("08", "53", "40", "58", "55P03", "57014", "57P01", "57P02", "57P03", "57P05")
+# administrator has cancelled, a server that shuts down or starts, a session that was idle for too long, and a
+# server that is a standby until its failover is over.
+_POSTGRESQL: Final = ("08", "53", "40", "58", "55P03", "57014", "57P01", "57P02", "57P03", "57P05", "25006")
 
 
 def passes(error: Error) -> bool:
