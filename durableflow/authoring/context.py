@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 from collections.abc import Mapping
@@ -69,8 +68,3 @@ def derive(*parts: Any) -> bytes:
 def idempotency_key(seed: UUID, key_run: int, scope: str, kind: str, name: str, count: int) -> str:
     """The key of a step (design 5): new only after a restart, for what runs again."""
     return derive("key", seed, key_run, scope, kind, name, count).hex()[:32]
-
-
-def copied(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy for the body: changing it has no effect on the engine."""
-    return copy.deepcopy(dict(config))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from django.conf import settings as django_settings
@@ -61,12 +62,12 @@ class Settings:
     PREPARE: bool = True
     LISTEN_DATABASE: str | None = None
 
-    @property
+    @cached_property
     def step_timeout(self) -> timedelta:
         """STEP_TIMEOUT as a timedelta."""
         return parse_duration(self.STEP_TIMEOUT, what="DURABLEFLOW['STEP_TIMEOUT']", positive=True)
 
-    @property
+    @cached_property
     def event_timeout(self) -> timedelta | None:
         """EVENT_TIMEOUT as a timedelta, or None: for ever."""
         if self.EVENT_TIMEOUT is None:

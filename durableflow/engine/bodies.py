@@ -6,11 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, NoReturn
 
 from django.db import InterfaceError, OperationalError, connections
 
-from durableflow.authoring.context import StepContext, copied, idempotency_key, step_context
+from durableflow.authoring.context import StepContext, idempotency_key, step_context
 from durableflow.core import atomicity, codec, failures
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError, StepTimeout, WorkerLost
@@ -92,6 +93,12 @@ def resolve(
     return BodyOptions(live, seconds, sensitive, atomic)
 
 
+@lru_cache(maxsize=256)
+def _config_text(options: BodyOptions) -> str:
+    """The stored form of options: most steps of a workflow have the same."""
+    return codec.dumps(options.to_config())
+
+
 class BodyRun:
     """One step's way from its call to its value, its error or the suspension until the next attempt."""
 
@@ -103,7 +110,7 @@ class BodyRun:
         self.record = record or session.new_record(identity)
         self.record.sensitive = options.sensitive
         if self.record.config is None:
-            self.record.config = codec.dumps(options.to_config())
+            self.record.config = _config_text(options)
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Make one attempt. Returns the value as a replay would; raises the step's error, or unwinds until the
@@ -307,5 +314,5 @@ class BodyRun:
             run_number=claim.run_number,
             idempotency_key=idempotency_key(claim.seed, self.record.key_run, *identity),
             deadline=claim.db_now() + timedelta(seconds=self.options.timeout),
-            config=copied(self.options.to_config()),
+            config=self.options.to_config(),  # made anew, so that the body may change it
         )

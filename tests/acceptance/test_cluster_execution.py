@@ -218,9 +218,10 @@ def test_killed_idle_processes_do_not_wedge_the_cluster(tmp_path: Path, log: str
         first = ClusterSteps.create({"log": log, "name": "first"})
         until(lambda: complete(first), "the cluster executes")
         for again in range(3):
-            for pid in running.grandchildren():
+            for pid in running.idle_readers(3):  # two workers and the monitor
                 os.kill(pid, signal.SIGKILL)
             row = ClusterSteps.create({"log": log, "name": f"w{again}"})
             until(lambda row=row: complete(row), "new processes execute")
+        running.idle_readers(3)
         assert running.stop() == 0
         assert not running.alive()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from typing import Any
 from project.settings import BASE_DIR
 from tests.support.database import child_environment
 from tests.support.postgres import die_with_parent
+
+QUIET_SECONDS = 0.3
+"""A process that has used no processor time for so long waits for something."""
 
 START_SECONDS = 60.0
 """Far more than anything takes, for a machine that is busy with other tests."""
@@ -71,9 +75,26 @@ class ClusterProcess:
             return False
         return True
 
-    def grandchildren(self) -> list[int]:
-        """The pids of workers, monitor and pusher: the sentinel's children (Linux)."""
-        return [pid for sentinel in _children(self.process.pid) for pid in _children(sentinel)]
+    def idle_readers(self, count: int) -> list[int]:
+        """Wait until ``count`` workers and monitors are there and do nothing, so that they wait for their queues; their
+        pids (Linux)."""
+        before: dict[int, int] = {}
+        quiet_since = time.monotonic()
+
+        def idle() -> bool:
+            nonlocal before, quiet_since
+            now = {pid: _ticks(pid) for pid in self._readers()}
+            if now != before:
+                before, quiet_since = now, time.monotonic()
+            return len(now) == count and time.monotonic() - quiet_since > QUIET_SECONDS
+
+        until(idle, f"{count} readers are idle")
+        return list(before)
+
+    def _readers(self) -> list[int]:
+        said = re.findall(r"(?:ready for work|monitoring) at (\d+)", self.log.read_text(errors="replace"))
+        alive = {pid for sentinel in _children(self.process.pid) for pid in _children(sentinel)}
+        return sorted(alive & {int(pid) for pid in said})
 
     def kill(self) -> None:
         """End everything at once."""
@@ -81,6 +102,15 @@ class ClusterProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         until(lambda: not self.alive(), "all processes of the cluster are gone")
+
+
+def _ticks(pid: int) -> int:
+    """Processor time that a process has used; -1 if it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return -1
+    return int(fields[11]) + int(fields[12])
 
 
 def _children(pid: int) -> list[int]:
