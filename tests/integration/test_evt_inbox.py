@@ -190,7 +190,7 @@ def test_more_events_than_one_batch_are_all_taken_in_order(monkeypatch: pytest.M
     SentEvent.objects.bulk_create(
         SentEvent(instance=row, run_number=1, type="n", payload=number, sent_at=now) for number in range(count)
     )
-    drain(30)
+    drain(120)
     assert state(row) == (Status.COMPLETE, list(range(count)))
     drain()
     assert row.history.filter(type="event_received").count() == count
