@@ -93,9 +93,14 @@ def resolve(
     return BodyOptions(live, seconds, sensitive, atomic)
 
 
-@lru_cache(maxsize=256)
 def _config_text(options: BodyOptions) -> str:
-    """The stored form of options: most steps of a workflow have the same."""
+    """The stored form of options. A delay function is the author's object: it need not be hashable, and is not kept."""
+    return codec.dumps(options.to_config()) if callable(options.retries.delay) else _plain_config_text(options)
+
+
+@lru_cache(maxsize=256)
+def _plain_config_text(options: BodyOptions) -> str:
+    """The same for options that are values: most steps of a workflow have equal ones."""
     return codec.dumps(options.to_config())
 
 

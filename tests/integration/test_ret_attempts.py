@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -434,3 +435,33 @@ def test_traceback_shows_the_failure_once() -> None:
     traceback = instance.error["traceback"]
     assert traceback.count("OSError: disk") == 2
     assert "During handling" not in traceback and "raised again in the workflow" in traceback
+
+
+@dataclass
+class Patience:
+    """A delay function with settings of its own; like every dataclass that compares, it cannot be hashed."""
+
+    seconds: float
+
+    def __call__(self, context: Any, error: Any) -> float:
+        return self.seconds
+
+
+def test_a_delay_function_need_not_be_hashable(stopped_clock: StoppedClock) -> None:
+    """RET-08: any callable may be a delay."""
+    with pytest.raises(TypeError):
+        hash(Patience(0))
+    tries: list[int] = []
+
+    def body() -> int:
+        tries.append(1)
+        if len(tries) == 1:
+            raise ValueError("once")
+        return len(tries)
+
+    class PatientFlow(Workflow[None, int]):
+        def run(self, event: WorkflowEvent[None], step: Step) -> int:
+            return step.do("try", body, retries=Retries(limit=1, delay=Patience(0)))
+
+    instance = drained(PatientFlow.create())
+    assert (instance.status, instance.output) == (S.COMPLETE, 2)
