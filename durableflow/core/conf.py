@@ -43,7 +43,8 @@ class Settings:
 
     STEP_RETRIES, STEP_TIMEOUT: for steps that say nothing of their own. EVENT_TIMEOUT: how long a wait lasts by default
     (None: for ever). RETENTION: how long finished instances are kept. LEASE: seconds for which a claim holds without
-    renewal. LIMITS: see ``Limits``. REDACT: names of keys whose values no screen and no API shows. BASE_URL: what
+    renewal. SHUTDOWN_GRACE: seconds that a running body has to end when its process is asked to stop. THREADS: instances
+    that one process executes at the same time. LIMITS: see ``Limits``. REDACT: names of keys whose values no screen and no API shows. BASE_URL: what
     decision links start with. CLUSTER: the ALT_CLUSTERS entry that ``durableflow_cluster`` runs. DISPATCH: dotted path
     of a function called after each commit that made work due. PREPARE: whether PostgreSQL statements are prepared.
     LISTEN_DATABASE: alias whose direct connection LISTENs (None: the app's own).
@@ -54,6 +55,8 @@ class Settings:
     EVENT_TIMEOUT: Duration | None = "24 hours"
     RETENTION: Retention = DEFAULT_RETENTION
     LEASE: float = 15
+    SHUTDOWN_GRACE: float = 10
+    THREADS: int = 1
     LIMITS: Limits = field(default_factory=Limits)
     REDACT: tuple[str, ...] = ()
     BASE_URL: str = ""
@@ -128,6 +131,12 @@ def _check(result: Settings) -> None:
     lease: object = result.LEASE
     if isinstance(lease, bool) or not isinstance(lease, int | float) or not 1 <= lease <= 3600:
         raise ValueError(f"LEASE must be a number of seconds from 1 to 3600, not {lease!r}.")
+    grace: object = result.SHUTDOWN_GRACE
+    if isinstance(grace, bool) or not isinstance(grace, int | float) or not 0 <= grace <= 86400:
+        raise ValueError(f"SHUTDOWN_GRACE must be a number of seconds from 0 to 86400, not {grace!r}.")
+    threads: object = result.THREADS
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1000:
+        raise ValueError(f"THREADS must be a whole number from 1 to 1000, not {threads!r}.")
     for item in fields(result.LIMITS):
         limit = getattr(result.LIMITS, item.name)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:

@@ -32,6 +32,12 @@ def owner() -> int:
     return _owner[1]
 
 
+def be(number: int) -> None:
+    """Take ``number`` as this process's name: whoever started it knows then which leases end with it."""
+    global _owner
+    _owner = (os.getpid(), number)
+
+
 @dataclass
 class Lease:
     """One claim. ``renewed``: the monotonic clock before the claim or the last renewal was sent, so never later than the

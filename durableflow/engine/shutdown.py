@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 _requested = False
+_sources: list[Callable[[], bool]] = []
 
 
 def requested() -> bool:
     """Whether a stop was asked for."""
-    return _requested
+    return _requested or any(source() for source in _sources)
+
+
+def heed(source: Callable[[], bool]) -> None:
+    """Take ``source()`` for a sign that this process shall stop, whenever it says True. Cheap: asked at each durable
+    call. Adding it twice has no effect."""
+    if source not in _sources:
+        _sources.append(source)
 
 
 @contextmanager
