@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from durableflow.core import clock, codec, failures
 from durableflow.core.statuses import Status
-from durableflow.engine.fence import TIMEOUT, fenced
+from durableflow.engine.fence import fenced, timeout
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.sql import HISTORY, INSTANCE, PENDING, STEP, is_postgres, moment, run
@@ -30,7 +30,7 @@ def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
         now = clock.postgres("clock")
         rows = run(
             lease.using,
-            f"""WITH {TIMEOUT} UPDATE {INSTANCE} AS i SET status = 'waiting', {_FREE.format(false="false")},
+            f"""WITH {timeout()} UPDATE {INSTANCE} AS i SET status = 'waiting', {_FREE.format(false="false")},
                     wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, i.deadline_at) END
                 FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status = 'running' AND t.v IS NOT NULL
                 RETURNING extract(epoch FROM i.wake_at - {now})::float8""",
@@ -102,7 +102,7 @@ def _finish_sql(leftovers: bool) -> str:
         else ""
     )
     return f"""
-        WITH {TIMEOUT}, i AS (
+        WITH {timeout()}, i AS (
             UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL, hold = '',
                 interruptions = 0, give_backs = 0, {_FREE.format(false="false")}
             FROM t WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL RETURNING i.id, i.run_number
