@@ -36,6 +36,13 @@ class Hold(models.TextChoices):
     NEWER_CODE = "newer_code", _("Waiting for workers with newer code")
 
 
+class HeartbeatKind(models.TextChoices):
+    """What kind of process group tells of itself."""
+
+    CLUSTER = "cluster", _("Cluster")
+    DRAIN = "drain", _("Drain")
+
+
 class Trigger(models.TextChoices):
     """What started an instance."""
 

@@ -32,6 +32,27 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name='Heartbeat',
+            fields=[
+                ('key', models.BigIntegerField(editable=False, primary_key=True, serialize=False)),
+                ('kind', models.CharField(choices=[('cluster', 'Cluster'), ('drain', 'Drain')], max_length=7, verbose_name='kind')),
+                ('host', models.CharField(blank=True, default='', max_length=255, verbose_name='host')),
+                ('pid', models.CharField(blank=True, default='', max_length=20, verbose_name='process')),
+                ('workers', models.PositiveIntegerField(default=0, verbose_name='workers')),
+                ('busy', models.PositiveIntegerField(default=0, verbose_name='busy')),
+                ('stopping', models.BooleanField(default=False, help_text='It has said that it ends.', verbose_name='stopping')),
+                ('version', models.CharField(blank=True, default='', max_length=64, verbose_name='version')),
+                ('started', models.DateTimeField(verbose_name='started')),
+                ('seen', models.DateTimeField(verbose_name='seen')),
+                ('last_claim', models.DateTimeField(blank=True, null=True, verbose_name='last claim')),
+            ],
+            options={
+                'verbose_name': 'heartbeat',
+                'verbose_name_plural': 'heartbeats',
+                'default_permissions': (),
+            },
+        ),
+        migrations.CreateModel(
             name='StepRecord',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -262,7 +283,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='sentevent',
-            index=models.Index(condition=models.Q(('delivered', False)), fields=['id'], name='durableflow_undelivered'),
+            index=models.Index(condition=models.Q(('delivered', False)), fields=['instance', 'id'], name='durableflow_undelivered'),
         ),
         migrations.AddIndex(
             model_name='sentevent',
@@ -311,6 +332,14 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='workflowinstance',
             index=models.Index(models.F('created'), name='durableflow_by_created'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('blocked', ''), _negated=True), fields=['id'], name='durableflow_blocked'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('hold', ''), _negated=True), fields=['hold'], name='durableflow_held'),
         ),
         migrations.AddConstraint(
             model_name='workflowinstance',

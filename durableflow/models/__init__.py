@@ -1,5 +1,6 @@
 """The tables of durableflow and the verbs on their rows (design 2)."""
 
+from durableflow.models.heartbeat import Heartbeat
 from durableflow.models.history import HistoryEntry
 from durableflow.models.instance import WorkflowInstance
 from durableflow.models.instance_fields import Priority
@@ -11,6 +12,7 @@ from durableflow.models.step import StepRecord
 
 __all__ = [
     "ConcurrencyLimit",
+    "Heartbeat",
     "HistoryEntry",
     "PendingEvent",
     "Priority",

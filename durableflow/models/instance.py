@@ -69,6 +69,8 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
             models.Index(F("status"), F("id").desc(), name="durableflow_by_status"),
             models.Index(F("workflow"), F("id").desc(), name="durableflow_by_workflow"),
             models.Index(F("created"), name="durableflow_by_created"),
+            models.Index(fields=("id",), condition=~Q(blocked=""), name="durableflow_blocked"),
+            models.Index(fields=("hold",), condition=~Q(hold=""), name="durableflow_held"),
         )
 
     def __str__(self) -> str:
