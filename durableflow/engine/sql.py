@@ -7,7 +7,8 @@ everything.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -15,6 +16,7 @@ from typing import Any, Final
 from django.db import NotSupportedError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from durableflow.core import clock
 from durableflow.core.conf import get_settings
 from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord, WorkflowInstance
 
@@ -90,6 +92,39 @@ def _sqlite(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) ->
 @lru_cache(maxsize=512)
 def _question_marks(sql: str) -> str:
     return sql.replace("%s", "?")
+
+
+def together(using: str, statements: Sequence[tuple[str, Sequence[Any]]]) -> Rows:
+    """Execute statements that write different rows and do not read what another of them writes, in an open transaction;
+    returns the rows of the last. On PostgreSQL it is one statement, so one way to the server and back."""
+    if not is_postgres(using):
+        rows: Rows = []
+        for sql, params in statements:
+            rows = run(using, sql, params)
+        return rows
+    *first, (last, _) = statements
+    parts = ", ".join(f"q{number} AS ({sql})" for number, (sql, _) in enumerate(first))
+    return run(using, f"WITH {parts} {last}" if parts else last, [item for _, params in statements for item in params])
+
+
+def any_of(using: str, column: str, keys: Iterable[int]) -> tuple[str, list[Any]]:
+    """The condition that ``column`` is one of ``keys``, with its parameters: the same text for any number of them, so
+    that it is prepared once."""
+    if is_postgres(using):
+        return f"{column} = ANY(%s::bigint[])", [list(keys)]
+    return f"{column} IN (SELECT value FROM json_each(%s))", [json.dumps(list(keys))]
+
+
+def now_of(using: str) -> tuple[str, list[Any]]:
+    """The present moment for writing: SQL, and its parameters (SQLite has no clock: the host's is bound)."""
+    if is_postgres(using):
+        return clock.postgres("clock"), []
+    return "%s", [clock.sqlite_text(clock.host_now())]
+
+
+def stored(using: str, value: datetime | None) -> Any:
+    """A moment as a parameter."""
+    return value if value is None or is_postgres(using) else clock.sqlite_text(value)
 
 
 def is_postgres(using: str) -> bool:

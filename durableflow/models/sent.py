@@ -71,7 +71,7 @@ class SentEvent(models.Model):
             ),
         )
         indexes = (
-            models.Index(fields=("id",), condition=Q(delivered=False), name="durableflow_undelivered"),
+            models.Index(fields=("instance", "id"), condition=Q(delivered=False), name="durableflow_undelivered"),
             models.Index(
                 fields=("instance", "run_number", "id"), condition=Q(consumed_by=""), name="durableflow_unconsumed"
             ),

@@ -13,7 +13,7 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
-from durableflow.engine import delivery
+from durableflow.engine import delivery, inbox
 from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
@@ -155,6 +155,67 @@ def test_a_held_instance_with_many_events_hides_nobody(monkeypatch: pytest.Monke
     holder.result()
 
 
+@pytest.mark.postgresql_only
+def test_thousands_of_events_to_a_held_instance_hide_nobody() -> None:
+    """Design 4: the look goes from instance to instance, however many events each of them has."""
+    (held, other) = waiting(2)
+    gate, holder = hold(held)
+    SentEvent.objects.bulk_create(
+        SentEvent(instance=held, run_number=1, type="other", sent_at=held.created) for _ in range(5001)
+    )
+    other.send_event("note", 2)
+    assert deliver("default") is True
+    assert fresh(other).wake_at is not None
+    gate.open()
+    holder.result()
+
+
+@pytest.mark.postgresql_only
+def test_a_batch_of_held_instances_hides_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CON-07: after a full batch the next look begins behind it, and comes round again."""
+    monkeypatch.setattr(delivery, "BATCH", 2)
+    rows = waiting(3)
+    holders = [hold(row) for row in rows[:2]]
+    for number, row in enumerate(rows):
+        row.send_event("note", number)
+    assert deliver("default") is True
+    assert fresh(rows[2]).wake_at is None
+    deliver("default")
+    assert fresh(rows[2]).wake_at is not None
+    for gate, holder in holders:
+        gate.open()
+        holder.result()
+    while deliver("default") or SentEvent.objects.filter(delivered=False).exists():
+        pass
+    drain(30)
+    assert [fresh(row).output for row in rows] == [0, 1, 2]
+
+
+@pytest.mark.postgresql_only
+def test_a_batch_of_a_held_senders_events_hides_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit refers to the sender, whose row somebody has locked for long; another one's event is behind a full batch
+    of theirs."""
+    monkeypatch.setattr(delivery, "BATCH", 3)
+    sender = User.objects.create_superuser("sender")
+    (first, other) = waiting(2)
+    for number in range(5):
+        first.send_event("note", number, by=sender)
+    other.send_event("note", 2)
+    gate = Gate()
+
+    def work() -> None:
+        with transaction.atomic():
+            User.objects.select_for_update().get(pk=sender.pk)
+            gate.stop_here()
+
+    holder = Task(work)
+    gate.wait_until_reached()
+    assert deliver("default") is True
+    assert fresh(other).wake_at is not None and fresh(first).wake_at is None
+    gate.open()
+    holder.result()
+
+
 def test_more_than_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Design 4: at most 500 at a time; the rest at the next look."""
     assert delivery.BATCH == 500
@@ -201,14 +262,14 @@ def test_an_instance_whose_delivery_fails_keeps_nobody_waiting(
     rows = waiting(4)
     for number, row in enumerate(rows):
         row.send_event("note", number)
-    original = delivery._deliver_one
+    original = inbox.hand_over
 
-    def broken(using: str, row: WorkflowInstance, event: SentEvent) -> None:
-        if row.pk == rows[1].pk:
+    def broken(using: str, locked: list[int], *args: Any, **kwargs: Any) -> Any:
+        if rows[1].pk in locked:
             raise KeyError("what is this")
-        original(using, row, event)
+        return original(using, locked, *args, **kwargs)
 
-    monkeypatch.setattr(delivery, "_deliver_one", broken)
+    monkeypatch.setattr(inbox, "hand_over", broken)
     drain(0.5)
     assert [fresh(row).output for row in rows] == [0, None, 2, 3]
     assert any(record.exc_info and "cannot be delivered" in record.message for record in caplog.records)
@@ -245,6 +306,29 @@ def test_an_event_for_an_earlier_run_moves_to_this_one() -> None:
     assert not SentEvent.objects.filter(delivered=False).exists()
 
 
+def test_of_several_with_one_key_from_earlier_runs_the_first_moves() -> None:
+    """Design 2: a key is used once in a run; what cannot move stays with its run, and stops nobody."""
+    (row,) = waiting()
+    make: Callable[..., SentEvent] = SentEvent.objects.create
+    first = make(instance=row, run_number=1, type="note", sent_at=row.created, dedupe_key="k")
+    second = make(instance=row, run_number=2, type="note", sent_at=row.created, dedupe_key="k")
+    WorkflowInstance.objects.update(run_number=3)
+    assert deliver("default") is False
+    numbers = {event.pk: (event.run_number, event.delivered) for event in SentEvent.objects.all()}
+    assert numbers == {first.pk: (3, True), second.pk: (2, True)}
+
+
+def test_the_audit_is_what_the_codec_would_write() -> None:
+    """The history of a delivery is written by SQL: it reads as if the codec had written it, whatever the type is."""
+    (row,) = waiting()
+    odd = 'q"\\\n\u00e9\u2028'
+    sent = SentEvent.objects.create(instance=row, run_number=1, type=odd, sent_at=row.created)
+    deliver("default")
+    entry = row.history.get(type="event_received")
+    assert entry.data == {"event": sent.pk, "type": odd}
+    assert list(entry.data) == ["event", "type"]
+
+
 def test_a_start_in_the_future_is_not_brought_forward() -> None:
     """Design 2: a delivered event leaves queued as it is."""
     row = Listener.create(start_at=timedelta(hours=1))
@@ -260,7 +344,7 @@ def test_the_look_reads_the_undelivered_alone() -> None:
     """However many delivered events an inbox keeps: the partial index serves the look on both databases."""
     with CaptureQueriesContext(connection) as asked:
         deliver(connection.alias)
-    look = next(query["sql"] for query in asked if "DISTINCT" in query["sql"])
+    look = next(query["sql"] for query in asked if "RECURSIVE" in query["sql"])
     explain = "EXPLAIN QUERY PLAN" if connection.vendor == "sqlite" else "EXPLAIN"
     with transaction.atomic(), connection.cursor() as cursor:
         if connection.vendor == "postgresql":

@@ -1,0 +1,155 @@
+"""The inbox in SQL: delivering a batch of events in a few statements, whatever its size (design 4, "Senders never lock
+the instance")."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any, Final
+
+from django.contrib.auth import get_user_model
+from django.db import connections
+
+from durableflow.core.statuses import SentKind
+from durableflow.engine.sql import (
+    ASYNC_COMMIT,
+    HISTORY,
+    INSTANCE,
+    PENDING,
+    SENT,
+    Rows,
+    any_of,
+    is_postgres,
+    now_of,
+    run,
+    together,
+)
+
+TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
+
+
+def undelivered(using: str, row: str = "") -> str:
+    """The condition of the partial index, in its own words: SQLite takes them literally. Django writes it as
+    ``NOT delivered`` before 6.1 and as ``delivered = 0`` from then on. ``row``: the table's alias with a point."""
+    return f"NOT {row}delivered" if is_postgres(using) else f"(NOT {row}delivered AND {row}delivered = 0)"
+
+
+def waiting_instances(using: str, after: int, most: int) -> list[int]:
+    """Keys above ``after`` of instances with undelivered events, ascending.
+
+    A loose index scan: one probe per instance, however many events each of them has.
+    """
+    condition = undelivered(using)
+    rows = run(
+        using,
+        f"""WITH RECURSIVE found (pk) AS (
+                SELECT min(instance_id) FROM {SENT} WHERE {condition} AND instance_id > %s
+                UNION ALL
+                SELECT (SELECT min(instance_id) FROM {SENT} WHERE {condition} AND instance_id > found.pk) FROM found
+                WHERE found.pk IS NOT NULL
+            ) SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}""",
+        [after],
+    )
+    return [pk for (pk,) in rows]
+
+
+def lock(using: str, wanted: Collection[int]) -> list[int]:
+    """Lock these instances in ascending order, leaving out those that somebody holds; what the transaction writes need
+    not reach the disk at its commit."""
+    among, params = any_of(using, "id", sorted(wanted))
+    if not is_postgres(using):
+        return [pk for (pk,) in run(using, f"SELECT id FROM {INSTANCE} WHERE {among} ORDER BY id", params)]
+    rows = run(
+        using,
+        f"""WITH own AS MATERIALIZED (
+                SELECT id FROM {INSTANCE} WHERE {among} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+            ) SELECT id, {ASYNC_COMMIT} FROM own""",
+        params,
+    )
+    return [row[0] for row in rows]
+
+
+def hand_over(using: str, locked: Sequence[int], most: int, *, wake: bool) -> tuple[int, bool]:
+    """Deliver the oldest ``most`` events of instances that the caller has locked, each with its history row.
+
+    ``wake``: also make the waiting instances due, and tell those that hold them. Returns how many were delivered, and
+    whether some were left because somebody holds their sender's row (see ``_free_senders``).
+    """
+    chosen, held_up = _choose(using, locked, most)
+    if chosen:
+        _deliver(using, [event for event, _instance, _sender in chosen], sorted({row[1] for row in chosen}), wake)
+    return len(chosen), held_up
+
+
+def _choose(using: str, locked: Sequence[int], most: int) -> tuple[Rows, bool]:
+    """The events to deliver (key, instance, sender), and whether there are others whose sender's row is held."""
+    among, params = any_of(using, "instance_id", locked)
+    held: set[Any] = set()
+    while True:
+        others = f"AND (sent_by_id IS NULL OR sent_by_id NOT IN ({', '.join(['%s'] * len(held))}))" if held else ""
+        sql = f"SELECT id, instance_id, sent_by_id FROM {SENT} WHERE {among} AND {undelivered(using)} {others} ORDER BY id LIMIT {most}"
+        rows = run(using, sql, [*params, *held])
+        senders = {row[2] for row in rows} - {None}
+        held |= senders - _free_senders(using, senders)
+        chosen = [row for row in rows if row[2] not in held]
+        if chosen or len(rows) < most:  # else a full batch of a held sender's hides the others
+            return chosen, bool(held)
+
+
+def _free_senders(using: str, senders: set[Any]) -> set[Any]:
+    """The senders whose row can be referred to now.
+
+    The history refers to the sender. A transaction that holds that user FOR UPDATE (an account's balance, say) would
+    make the reference wait, and with it every look of every process.
+    """
+    if not senders or not is_postgres(using):
+        return senders
+    user = get_user_model()._meta
+    table, key = (connections[using].ops.quote_name(name) for name in (user.db_table, str(user.pk.column)))
+    marks = ", ".join(["%s"] * len(senders))
+    sql = f"SELECT {key} FROM {table} WHERE {key} IN ({marks}) FOR KEY SHARE SKIP LOCKED"
+    return {pk for (pk,) in run(using, sql, list(senders))}
+
+
+def _deliver(using: str, events: list[int], instances: list[int], wake: bool) -> None:
+    now, at = now_of(using)
+    those, event_params = any_of(using, "s.id", events)
+    statements: list[tuple[str, list[Any]]] = [
+        (_history(now, those, is_postgres(using)), [*at, *event_params]),
+        (_sent(those, undelivered(using, "s.")), event_params),
+    ]
+    if wake:
+        owners, owner_params = any_of(using, "id", instances)
+        sql = f"""UPDATE {INSTANCE} SET wake_at = CASE WHEN status = 'waiting' THEN {now} ELSE wake_at END,
+                    woken = (woken OR lease_token IS NOT NULL)
+                WHERE {owners} AND (status = 'waiting' OR lease_token IS NOT NULL)"""
+        statements.append((sql, [*at, *owner_params]))
+    together(using, statements)
+
+
+@lru_cache(maxsize=64)
+def _history(now: str, those: str, postgres: bool) -> str:
+    quoted = "to_json(s.type::text)::text" if postgres else "json_quote(s.type)"
+    names = " ".join(f"WHEN '{kind.value}' THEN '{name}'" for kind, name in TYPES.items())
+    return f"""
+        INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_id, actor_name, via, reason, at)
+        SELECT s.instance_id, i.run_number, CASE s.kind {names} END, COALESCE(p.kind, ''), COALESCE(p.name || '-' || p.count, ''),
+            CASE WHEN s.kind = 'event' THEN '{{"event":' || s.id || ',"type":' || {quoted} || '}}'
+                 ELSE '{{"pending_event":' || COALESCE(CAST(s.pending_event_id AS text), 'null') || '}}' END,
+            s.sent_by_id, s.sent_by_name, CASE WHEN s.via = '' THEN 'code' ELSE s.via END, s.reason, {now}
+        FROM {SENT} AS s JOIN {INSTANCE} AS i ON i.id = s.instance_id LEFT JOIN {PENDING} AS p ON p.id = s.pending_event_id
+        WHERE {those} ORDER BY s.id"""
+
+
+@lru_cache(maxsize=64)
+def _sent(those: str, condition: str) -> str:
+    """Mark them delivered. What was sent to a run that has been restarted since, and that nobody has seen, moves to the
+    current one, where its dedupe key is still free there: of several with one key the first."""
+    return f"""
+        UPDATE {SENT} AS s SET delivered = true, run_number = CASE
+            WHEN s.consumed_by <> '' OR s.run_number = i.run_number THEN s.run_number
+            WHEN s.dedupe_key = '' THEN i.run_number
+            WHEN EXISTS (SELECT 1 FROM {SENT} AS x WHERE x.instance_id = s.instance_id AND x.dedupe_key = s.dedupe_key
+                AND (x.run_number = i.run_number OR (x.id < s.id AND x.consumed_by = '' AND {condition.replace("s.", "x.")})))
+            THEN s.run_number ELSE i.run_number END
+        FROM {INSTANCE} AS i WHERE i.id = s.instance_id AND {those}"""
