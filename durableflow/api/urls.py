@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from django.urls import path
 
+from durableflow.api.health import HealthView
 from durableflow.api.instances import HistoryView, InstanceView, StepOutputView, StepsView
 from durableflow.api.openapi import SUFFIX, SchemaView
 from durableflow.api.pending_events import DecideView, PendingEventsView, PendingEventView
@@ -30,6 +31,7 @@ routes = [
     path("pending-events/", PendingEventsView.as_view(), name="pending-events"),
     path("pending-events/<int:pk>/", PendingEventView.as_view(), name="pending-event"),
     path("pending-events/<int:pk>/decide/", DecideView.as_view(), name="decide-pending-event"),
+    path("health/", HealthView.as_view(), name="health"),
 ]
 urlpatterns = [
     *routes,

@@ -1,14 +1,13 @@
-"""Moments and durations as people read them."""
+"""Moments as people read them."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
-from django.utils.translation import gettext as _
 
 
 def moment(value: Any) -> SafeString | str:
@@ -20,22 +19,3 @@ def moment(value: Any) -> SafeString | str:
     local = timezone.localtime(value) if timezone.is_aware(value) else value
     text = local.strftime("%Y-%m-%d %H:%M:%S")
     return format_html('<time datetime="{}" title="{}">{}</time>', value.isoformat(), local.strftime("%Z"), text)
-
-
-def span(value: timedelta | None) -> str:
-    """How long something took: ``0.04 s``, ``2 min 5 s``, ``3 h 10 min``, ``2 d 4 h``."""
-    if value is None:
-        return ""
-    seconds = max(value.total_seconds(), 0.0)
-    if seconds < 10:
-        return _("%(n)s s") % {"n": f"{seconds:.2f}"}
-    days, rest = divmod(round(seconds), 86_400)
-    hours, rest = divmod(rest, 3_600)
-    minutes, whole = divmod(rest, 60)
-    if days:
-        return _("%(d)d d %(h)d h") % {"d": days, "h": hours}
-    if hours:
-        return _("%(h)d h %(m)d min") % {"h": hours, "m": minutes}
-    if minutes:
-        return _("%(m)d min %(s)d s") % {"m": minutes, "s": whole}
-    return _("%(n)s s") % {"n": whole}

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final
 
 from django import template
 from django.template import Context
+from django.urls import NoReverseMatch, reverse
 
-from durableflow.models import PendingEvent
-from durableflow.pages.moments import moment, span
+from durableflow.core.spans import span
+from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.models.permissions import VIEW, holds
+from durableflow.pages.banner import Trouble, trouble
+from durableflow.pages.moments import moment
 
 register = template.Library()
+logger = logging.getLogger("durableflow.health")
 
 MOST: Final = 99
 """Counting stops one above, so that a header costs the same with a million open waits."""
@@ -25,6 +31,33 @@ def durableflow_pending_count(context: Context) -> str:
     rows = PendingEvent.objects.decidable_by(user).order_by().values("pk")
     found = rows[: MOST + 1].count()
     return f"{MOST}+" if found > MOST else str(found or "")
+
+
+@register.inclusion_tag("admin/durableflow/health.html", takes_context=True)
+def durableflow_health(context: Context) -> dict[str, Trouble | None]:
+    """A banner where due work is not executed, for users who may view all instances: ``{% durableflow_health %}``.
+
+    Two short queries; nothing else, and never an error, for anybody else or where all is well.
+    """
+    request = context.get("request")
+    user: Any = context.get("user") or getattr(request, "user", None)
+    if not holds(user, VIEW):
+        return {"trouble": None}
+    try:
+        return {"trouble": trouble(lambda pk: _admin_url(request, pk))}
+    except Exception:  # a page must not fail for its banner
+        logger.exception("The banner about the health of workflows cannot be shown")
+        return {"trouble": None}
+
+
+def _admin_url(request: Any, pk: int) -> str:
+    """The page of an instance in the admin site that shows the present page; '' where it has none."""
+    site = getattr(request, "current_app", None) or "admin"
+    meta = WorkflowInstance._meta
+    try:
+        return reverse(f"{site}:{meta.app_label}_{meta.model_name}_change", args=[pk])
+    except NoReverseMatch:
+        return ""
 
 
 register.filter("moment", moment)

@@ -36,7 +36,7 @@ OPERATES = {
 }
 ONLY_LINK = {"stranger": 403, "creator": 403, "viewer": 403, "starter": 403, "operator": 403, "superuser": 403}
 
-# route: method: (body, role: status). Not logged in: 403 everywhere, because session authentication comes first.
+# route: method: (body, role: status). Not logged in: 403 everywhere but for the probe, because session authentication comes first.
 MATRIX: dict[str, dict[str, tuple[Any, dict[str, int]]]] = {
     "workflows": {"get": (None, EVERYBODY)},
     "workflow": {"get": (None, SEES | {"starter": 200})},
@@ -60,6 +60,7 @@ MATRIX: dict[str, dict[str, tuple[Any, dict[str, int]]]] = {
             OPERATES | {"operator": 403, "decider": 200},
         )
     },
+    "health": {"get": (None, dict.fromkeys(ROLES, 200))},
     "schema": {"get": (None, EVERYBODY)},
     "decide": {
         "get": (None, ONLY_LINK | {"decider": 200, "anonymous": 302}),
@@ -91,6 +92,7 @@ def target(order, wait_of, step_of, people):
         arguments: dict[str, list[Any]] = {
             "workflows": [],
             "schema": [],
+            "health": [],
             "pending-events": [],
             "workflow": [row.workflow],
             "instances": [row.workflow],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from durableflow.management.verbs.base import Verb
 from durableflow.management.verbs.drain import Drain
+from durableflow.management.verbs.health import HealthVerb
 
-VERBS: tuple[type[Verb], ...] = (Drain,)
+VERBS: tuple[type[Verb], ...] = (Drain, HealthVerb)
 
 __all__ = ["VERBS", "Verb"]
