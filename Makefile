@@ -1,4 +1,4 @@
-# make env | demo | test | bench | lint types imports checks | format | constraints | clean
+# make env | demo | test | bench | chaos | lint types imports checks | format | constraints | clean
 SHELL := /bin/sh
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -21,7 +21,8 @@ help:
 	@echo "make demo          run the example project (AUTO=1: decide by itself and end)"
 	@echo "make test          all tests on SQLite and PostgreSQL, and with Django 6.1 where Python >= 3.12 is found"
 	@echo "make lint types imports checks      the other checks of .ci/run;  make format   repairs what it can"
-	@echo "make bench         measure speed;  make env   only make the environment;  make clean   remove what was made"
+	@echo "make chaos         kill processes and the database under load;  make bench   measure speed"
+	@echo "make env           only make the environment;  make clean   remove what was made"
 
 # ----------------------------------------------------------------------------------------------------- environment
 .PHONY: env
@@ -90,13 +91,21 @@ checks: env
 	@$(PYTHON) -m tools.check_wheel
 
 # ----------------------------------------------------------------------------------------------------- run, measure
-.PHONY: demo bench clean
+.PHONY: demo bench chaos clean
 # AUTO=1 reaches the command by the environment.
 demo: env
 	@$(PYTHON) manage.py demo
 
 bench: env
 	@$(PYTHON) -m tools.with_postgres $(PYTHON) -m tests.benchmarks
+
+# Clusters at work while their processes are killed. CHAOS_INSTANCES= and CHAOS_SECONDS= of the run on PostgreSQL (SQLite:
+# a fifth of the instances, half the time), CHAOS_SEED= of both. The last line sums both up.
+CHAOS_INSTANCES ?= 1000
+CHAOS_SECONDS ?= 180
+CHAOS_SEED ?= 0
+chaos: env
+	@$(PYTHON) -m tests.chaos --database both --instances $(CHAOS_INSTANCES) --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 clean:
 	rm -rf $(VENV) $(VENV61) var build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -94,7 +94,15 @@ class Postgres:
             )
             if made.returncode:
                 raise RuntimeError(f"initdb failed:\n{self.log.read_text()}")
-            options = {"listen_addresses": "", "unix_socket_directories": str(self.home), "max_connections": "200"}
+        self.serve()
+        self._create_database()
+        return f"postgresql://postgres@/{DATABASE}?host={self.home}"
+
+    def serve(self) -> None:
+        """Start the server's process on the data directory; it may not answer yet. After ``stop()`` this is the second
+        half of a restart."""
+        options = {"listen_addresses": "", "unix_socket_directories": str(self.home), "max_connections": "200"}
+        with self.log.open("ab") as log:
             # A session of its own: Ctrl-C in the terminal reaches the tests, not the server they still need.
             self.process = subprocess.Popen(
                 [
@@ -111,8 +119,6 @@ class Postgres:
                 preexec_fn=die_with_parent,
                 **self.as_user,
             )
-        self._create_database()
-        return f"postgresql://postgres@/{DATABASE}?host={self.home}"
 
     def _create_database(self) -> None:
         assert self.process is not None

@@ -1,0 +1,79 @@
+"""Reads at the end what the tables say, as plain data for the verdict."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from django.db import connection
+
+from durableflow.models import SentEvent, StepRecord, WorkflowInstance
+from tests.chaos.verdict import Facts, Line
+from tests.chaos.workflows import label, plan
+
+TABLE = "chaos_effect"
+
+
+def make_table() -> None:
+    """The app's own table that atomic bodies write to; no key, so that a second row would show."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {TABLE} (instance text, step text, nonce text)")
+
+
+def read_ledger(path: Path) -> Iterable[Line]:
+    """The ledger's lines, in order."""
+    if path.exists():
+        for text in path.read_text().splitlines():
+            yield Line(**json.loads(text))
+
+
+def collect(created: dict[str, int]) -> Iterable[Facts]:
+    """The facts of each instance that was created, from its id and number; also of those that are not there."""
+    rows: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT instance, step, nonce FROM {TABLE}")
+        for instance, step, nonce in cursor.fetchall():
+            rows[instance].append((step, nonce))
+    found = {row.instance_id: row for row in WorkflowInstance.objects.filter(instance_id__in=created)}
+    steps: dict[int, list[StepRecord]] = defaultdict(list)
+    for record in StepRecord.objects.all():
+        steps[record.instance_id].append(record)
+    events: dict[int, list[tuple[Any, str]]] = defaultdict(list)
+    for event in SentEvent.objects.filter(kind=SentEvent.Kind.EVENT).order_by("id"):
+        events[event.instance_id].append((event.payload, event.consumed_by))
+    for name, number in created.items():
+        program = [(label(position, kind), kind) for position, kind in enumerate(plan(number))]
+        row = found.get(name)
+        yield Facts(
+            instance=name,
+            status=row.status if row else "missing",
+            why=_why(row) if row else "",
+            output=row.output if row and isinstance(row.output, list) else None,
+            steps=program,
+            checkpoints={record.name: _nonce(record) for record in steps[row.pk]} if row else {},
+            events=events[row.pk] if row else [],
+            rows=rows[name],
+            stuck=_stuck(row) if row else [],
+        )
+
+
+def _why(row: WorkflowInstance) -> str:
+    parts = [row.blocked, row.hold, f"{row.error['type']}: {row.error['message']}" if row.error else ""]
+    parts.append(f"wake_at {row.wake_at} token {row.lease_token} interruptions {row.interruptions} woken {row.woken}")
+    return "; ".join(part for part in parts if part)
+
+
+def _nonce(record: StepRecord) -> str:
+    if record.status == StepRecord.Status.COMPLETE:
+        return str(record.output)
+    return str(record.error["message"]) if record.error else ""
+
+
+def _stuck(row: WorkflowInstance) -> list[str]:
+    if row.status not in (row.Status.COMPLETE, row.Status.ERRORED, row.Status.TERMINATED):
+        return []
+    held = {"lease_token": row.lease_token, "wake_at": row.wake_at, "holds_slot": row.holds_slot or None}
+    return [f"has ended with {name} {value}" for name, value in held.items() if value is not None]

@@ -1,0 +1,192 @@
+"""The judgement: plain data in, counts and reasons out; no database, no Django.
+
+What is a repetition? A body may start again as long as no checkpoint of it is committed. When that was cannot be read
+from clocks: a checkpoint's time is taken before its commit. It follows from the order of the ledger, which is one file
+that all processes append to:
+
+1. Each start has a random nonce, and what the body returns (or the message of its error) is that nonce. So the
+   checkpoint, and the instance's output, tell which start was checkpointed. Only the holder of the lease can write a
+   checkpoint, and it held the lease from before that start until the commit. So whoever starts the body after that
+   line has either claimed the instance after the commit, or runs beside the holder of the lease: **a start of the same
+   step and run after the checkpointed start is a repetition.** Starts before it are attempts that were interrupted.
+2. A step begins only when the one before it has its checkpoint. So **a start of a step after a start of a later step**
+   is a repetition too, whatever the tables say now: this finds a checkpoint that was lost and written anew.
+3. Each start tells which nonce the program had of the step before. If the checkpoint says another one now, a committed
+   checkpoint was lost.
+
+Atomic steps: exactly one row, and it is the checkpoint's. Steps with ``retries=0``: at most one start. Events: each
+payload once, in the order sent, in the instance's output; each row consumed by a step of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+BODIES = frozenset({"do", "flaky", "atomic", "once", "caught"})
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the ledger: ``what`` is start or end."""
+
+    what: str
+    instance: str
+    run: int
+    step: str
+    attempt: int
+    nonce: str
+    seen: Any
+    pid: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What the tables say of one instance at the end.
+
+    ``steps``: names and kinds in the order of the program. ``checkpoints``: the nonce in the record of each step that
+    has a body; '' where it failed with WorkerLost. ``events``: payload and consumer of each event row. ``rows``: step
+    and nonce of what atomic bodies wrote. ``stuck``: what an ended instance must not have, in words.
+    """
+
+    instance: str
+    status: str
+    why: str = ""
+    output: Sequence[Any] | None
+    steps: Sequence[tuple[str, str]]
+    checkpoints: Mapping[str, str]
+    events: Sequence[tuple[Any, str]]
+    rows: Sequence[tuple[str, str]]
+    stuck: Sequence[str] = ()
+
+
+@dataclass
+class Verdict:
+    """Counts, and a sentence for each thing that is wrong. ``lost``: instances that did not complete, or lost
+    something; ``repeated``: starts of finished bodies, and further rows of atomic ones; ``twice``: events applied more
+    than once; ``stuck``: rows that hold a lease, a slot or a wake-up after their end."""
+
+    complete: int = 0
+    lost: int = 0
+    repeated: int = 0
+    twice: int = 0
+    stuck: int = 0
+    once_lost: int = 0
+    interrupted: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems and not (self.lost or self.repeated or self.twice or self.stuck)
+
+
+def judge(facts: Iterable[Facts], ledger: Iterable[Line], notes: Sequence[Any], lost: str) -> Verdict:
+    """Judge all instances. ``notes``: the payloads that each was sent, in order; ``lost``: the output of a step that
+    starts once and whose worker died."""
+    lines: dict[str, list[Line]] = defaultdict(list)
+    for line in ledger:
+        lines[line.instance].append(line)
+    verdict = Verdict()
+    for instance in facts:
+        _Case(instance, lines.pop(instance.instance, []), notes, lost, verdict).judge()
+    for stranger in lines:
+        verdict.problems.append(f"{stranger}: bodies ran of an instance that does not exist")
+        verdict.lost += 1
+    return verdict
+
+
+class _Case:
+    def __init__(self, facts: Facts, lines: list[Line], notes: Sequence[Any], lost: str, verdict: Verdict) -> None:
+        self.facts, self.notes, self.lost, self.verdict = facts, notes, lost, verdict
+        self.starts = [line for line in lines if line.what == "start"]
+        self.ended = {line.nonce for line in lines if line.what == "end"}
+        self.is_lost = False
+
+    def judge(self) -> None:
+        facts, verdict = self.facts, self.verdict
+        for what in facts.stuck:
+            verdict.stuck += 1
+            self._wrong(what)
+        repeated = self._after_later_steps()
+        output = facts.output
+        if facts.status == "complete" and output is not None and len(output) == len(facts.steps):
+            verdict.complete += 1
+            self._events(output)
+            for position, (name, kind) in enumerate(facts.steps):
+                if kind in BODIES:
+                    repeated |= self._body(name, kind, output[position], output[position - 1] if position else "")
+                elif kind == "approval" and output[position] != f"yes {name}":
+                    self._lose(f"{name}: the decision reads {output[position]!r}")
+        else:
+            self._lose(f"is {facts.status} {facts.why}".rstrip())
+        verdict.repeated += len(repeated)
+        verdict.lost += self.is_lost
+
+    def _after_later_steps(self) -> set[str]:
+        """Rule 2, for unfinished instances too."""
+        position = {name: index for index, (name, _kind) in enumerate(self.facts.steps)}
+        latest: dict[int, int] = defaultdict(lambda: -1)
+        found = set()
+        for start in self.starts:
+            here = position[start.step]
+            if here < latest[start.run]:
+                found.add(start.nonce)
+                self._wrong(f"{start.step}: attempt {start.attempt} started after a later step had")
+            latest[start.run] = max(here, latest[start.run])
+        return found
+
+    def _body(self, name: str, kind: str, given: Any, before: Any) -> set[str]:
+        starts = [start for start in self.starts if start.step == name]
+        for start in starts:
+            if start.seen != before:
+                self._lose(f"{name}: saw {start.seen!r} of the step before, whose checkpoint is {before!r}")
+        nonces = [start.nonce for start in starts]
+        if kind == "once" and len(starts) > 1:
+            self._wrong(f"{name}: may start once, started {len(starts)} times")
+            return set(nonces[1:])
+        if kind == "once" and given == self.lost:
+            self.verdict.once_lost += 1
+            return set()
+        if self.facts.checkpoints.get(name) != given:
+            self._lose(f"{name}: the record has {self.facts.checkpoints.get(name)!r}, the output {given!r}")
+        if given not in nonces or given not in self.ended:
+            self._lose(f"{name}: its checkpoint {given!r} comes from no body that ran to its end")
+            return set()
+        late = nonces[nonces.index(given) + 1 :]
+        if late:
+            self._wrong(f"{name}: started {len(late)} times after the start that was checkpointed")
+        if kind == "atomic":
+            self._rows(name, given)
+        self.verdict.interrupted += len(set(nonces) - self.ended)
+        return set(late)
+
+    def _rows(self, name: str, given: Any) -> None:
+        rows = [nonce for step, nonce in self.facts.rows if step == name]
+        if given not in rows:
+            self._lose(f"{name}: its row is lost")
+        if extra := len(rows) - 1:
+            self.verdict.repeated += max(extra, 0)
+            self._wrong(f"{name}: {len(rows)} rows")
+
+    def _events(self, output: Sequence[Any]) -> None:
+        got = [output[index] for index, (_name, kind) in enumerate(self.facts.steps) if kind == "event"]
+        consumers = [consumer for _payload, consumer in self.facts.events]
+        payloads = [payload for payload, _consumer in self.facts.events]
+        twice = sum((Counter(map(repr, got)) - Counter(map(repr, self.notes))).values())
+        twice += sum((Counter(map(repr, payloads)) - Counter(map(repr, self.notes))).values())
+        twice += sum(count - 1 for consumer, count in Counter(consumers).items() if consumer)
+        if twice:
+            self.verdict.twice += twice
+            self._wrong(f"events: got {got}, rows {list(self.facts.events)}")
+        elif got != list(self.notes) or payloads != list(self.notes) or "" in consumers:
+            self._lose(f"events: got {got}, rows {list(self.facts.events)}")
+
+    def _lose(self, what: str) -> None:
+        self.is_lost = True
+        self._wrong(what)
+
+    def _wrong(self, what: str) -> None:
+        self.verdict.problems.append(f"{self.facts.instance}: {what}")

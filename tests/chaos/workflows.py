@@ -1,0 +1,148 @@
+"""The instances of the chaos test: twenty steps of all kinds, in an order of their own.
+
+Each body tells the ledger that it starts and that it ends. ``nonce``: a random name of that start; it is what the body
+returns (or the message of its error), so that the checkpoint says which start it came from. ``seen``: the nonce that
+the program had of the step before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypedDict
+from uuid import uuid4
+
+from django.db import connection
+
+from durableflow import NonRetryableError, Retries, Step, WorkerLost, Workflow, WorkflowEvent, get_step_context
+from tests.support.ledger import Ledger
+
+NOTES: Final = ("note-a", "note-b")
+"""The payloads that the driver sends to each instance, in this order, each twice."""
+KINDS: Final = (
+    ["do"] * 8 + ["flaky"] * 3 + ["sleep"] * 2 + ["atomic"] * 2 + ["event"] * 2 + ["approval", "once", "caught"]
+)
+LOST: Final = "lost"
+"""What a step that starts once gives if its worker died in it."""
+NAP: Final = 0.2
+SHORT: Final = (0.0, 0.05)
+LONG: Final = (0.2, 1.0)
+LONG_SHARE: Final = 0.1
+PATIENT: Final = Retries(limit=200, delay=0.2, backoff="constant", jitter=0)
+
+
+class Params(TypedDict):
+    """``number``: the seed of the plan; ``ledger``: the file that bodies write to."""
+
+    number: int
+    ledger: str
+
+
+def plan(number: int) -> list[str]:
+    """The kinds of the steps of an instance, in order: the same twenty, shuffled."""
+    kinds = list(KINDS)
+    random.Random(number).shuffle(kinds)
+    return kinds
+
+
+def label(position: int, kind: str) -> str:
+    """The name of a step."""
+    return f"{position:02}-{kind}"
+
+
+class Body:
+    """One attempt of one step: tells of its start and end, takes a moment, and gives its nonce."""
+
+    def __init__(self, ledger: str, seen: Any) -> None:
+        context = get_step_context()
+        self.nonce = uuid4().hex[:12]
+        self.attempt = context.attempt
+        self.instance, self.name = context.instance_id, context.name
+        self._ledger, self._seen = Ledger(ledger), seen
+        self.run_number = context.run_number
+        self.tell("start")
+
+    def tell(self, what: str) -> None:
+        """Append a line: one write, so that the order of the lines is the order of what happened."""
+        entry = {"what": what, "instance": self.instance, "run": self.run_number, "step": self.name}
+        entry |= {"attempt": self.attempt}
+        entry |= {"nonce": self.nonce, "seen": self._seen, "pid": os.getpid()}
+        self._ledger.add(json.dumps(entry))
+
+    def work(self) -> str:
+        """Take a moment, so that a kill can hit; the nonce."""
+        time.sleep(random.uniform(*(LONG if random.random() < LONG_SHARE else SHORT)))
+        self.tell("end")
+        return self.nonce
+
+
+def plain(ledger: str, seen: Any) -> str:
+    """A body that succeeds."""
+    return Body(ledger, seen).work()
+
+
+def flaky(ledger: str, seen: Any) -> str:
+    """A body that fails at its first attempt."""
+    body = Body(ledger, seen)
+    if body.attempt == 1:
+        body.work()
+        raise ConnectionError(body.nonce)
+    return body.work()
+
+
+def fails(ledger: str, seen: Any) -> str:
+    """A body that fails for good."""
+    raise NonRetryableError(Body(ledger, seen).work())
+
+
+def atomic(ledger: str, seen: Any) -> str:
+    """A body that writes a row of the app, in the transaction of its checkpoint."""
+    body = Body(ledger, seen)
+    with connection.cursor() as cursor:
+        cursor.execute("INSERT INTO chaos_effect VALUES (%s, %s, %s)", [body.instance, body.name, body.nonce])
+    return body.work()
+
+
+BODIES: Final[dict[str, Callable[[str, Any], str]]] = {
+    "do": plain,
+    "flaky": flaky,
+    "atomic": atomic,
+    "once": plain,
+    "caught": fails,
+}
+OPTIONS: Final[dict[str, dict[str, Any]]] = {"atomic": {"atomic": True}, "once": {"retries": 0}}
+
+
+class Chaos(Workflow[Params, list[Any]]):
+    """Twenty steps. Its output: what each of them gave."""
+
+    class Meta:
+        step_retries = PATIENT
+
+    def run(self, event: WorkflowEvent[Params], step: Step) -> list[Any]:
+        out: list[Any] = []
+        for position, kind in enumerate(plan(event.params["number"])):
+            out.append(self.one(step, label(position, kind), kind, event.params["ledger"], out[-1] if out else ""))
+        return out
+
+    def one(self, step: Step, name: str, kind: str, ledger: str, seen: Any) -> Any:
+        """One step of the plan."""
+        if kind == "sleep":
+            step.sleep(name, NAP)
+            return ""
+        if kind == "event":
+            return step.wait_for_event(name, type="note", timeout="1 day").payload
+        if kind == "approval":
+            return step.wait_for_approval(name, title=name, timeout="1 day").comment
+        try:
+            return step.do(name, BODIES[kind], ledger, seen, **OPTIONS.get(kind, {}))
+        except WorkerLost:
+            return LOST
+        except NonRetryableError as error:
+            return str(error)
+
+
+WORKFLOWS: Final[tuple[type[Workflow[Params, list[Any]]], ...]] = (Chaos,)

@@ -1,0 +1,169 @@
+"""The judge of the chaos test sees what is wrong: each rule with a forged ledger or forged tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.chaos.verdict import Facts, Line, Verdict, judge
+
+NOTES = ("a", "b")
+STEPS = [("0-do", "do"), ("1-event", "event"), ("2-flaky", "flaky"), ("3-atomic", "atomic"), ("4-event", "event")]
+STEPS += [("5-once", "once"), ("6-approval", "approval"), ("7-caught", "caught")]
+OUTPUT = ["n0", "a", "n2", "n3", "b", "n5", "yes 6-approval", "n7"]
+BEFORE = dict(zip([name for name, _ in STEPS], ["", *OUTPUT], strict=False))
+
+
+def start(step: str, nonce: str, attempt: int = 1, *, run: int = 1, seen: Any = None) -> Line:
+    return Line("start", "i", run, step, attempt, nonce, BEFORE[step] if seen is None else seen)
+
+
+def end(step: str, nonce: str) -> Line:
+    return Line("end", "i", 1, step, 1, nonce, BEFORE[step])
+
+
+def ran(step: str, nonce: str) -> list[Line]:
+    return [start(step, nonce), end(step, nonce)]
+
+
+def ledger() -> list[Line]:
+    """A good one: the flaky step fails once, the first step was interrupted once, between other lines."""
+    lines = [
+        start("0-do", "x0"),
+        *ran("0-do", "n0"),
+        *ran("2-flaky", "x2"),
+        *ran("2-flaky", "n2"),
+        *ran("3-atomic", "n3"),
+    ]
+    return [*lines, *ran("5-once", "n5"), *ran("7-caught", "n7")]
+
+
+def facts(**changed: Any) -> Facts:
+    good: dict[str, Any] = {
+        "instance": "i",
+        "status": "complete",
+        "output": OUTPUT,
+        "steps": STEPS,
+        "checkpoints": {"0-do": "n0", "2-flaky": "n2", "3-atomic": "n3", "5-once": "n5", "7-caught": "n7"},
+        "events": [("a", "1-event"), ("b", "4-event")],
+        "rows": [("3-atomic", "n3")],
+    }
+    return Facts(**(good | changed))
+
+
+def judged(lines: list[Line] | None = None, of: Facts | None = None) -> Verdict:
+    return judge([of or facts()], ledger() if lines is None else lines, NOTES, "lost")
+
+
+def changed_output(step: int, value: Any) -> list[Any]:
+    return [*OUTPUT[:step], value, *OUTPUT[step + 1 :]]
+
+
+def test_a_good_run() -> None:
+    verdict = judged()
+    assert verdict == Verdict(complete=1, interrupted=1)
+    assert verdict.good
+
+
+def after(lines: list[Line], nonce: str, *more: Line) -> list[Line]:
+    """Put ``more`` behind the last line of ``nonce``."""
+    last = max(index for index, line in enumerate(lines) if line.nonce == nonce)
+    return [*lines[: last + 1], *more, *lines[last + 1 :]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(after(ledger(), "n0", start("0-do", "late")), id="right after its checkpoint"),
+        pytest.param([*ledger(), start("0-do", "late")], id="at the very end"),
+        pytest.param([*ledger(), start("7-caught", "late")], id="the last step, whose failure is the checkpoint"),
+        pytest.param(after(ledger(), "n2", start("2-flaky", "late", 3)), id="a retry of what had succeeded"),
+        pytest.param(after(ledger(), "n3", start("5-once", "early")), id="a second start of what may start once"),
+        pytest.param(
+            # Its checkpoint was lost and written anew: the tables agree with the second start. Rule 2.
+            [*(line for line in ledger() if line.nonce != "n2"), start("2-flaky", "n2"), end("2-flaky", "n2")],
+            id="after a later step had started",
+        ),
+    ],
+)  # fmt: skip
+def test_a_finished_body_that_starts_again(lines: list[Line]) -> None:
+    verdict = judged(lines)
+    assert verdict.repeated == 1, verdict
+    assert not verdict.good
+
+
+def test_a_repetition_counts_in_an_unfinished_instance_too() -> None:
+    verdict = judged(
+        [*ran("0-do", "n0"), *ran("2-flaky", "n2"), start("0-do", "late")], facts(status="running", output=None)
+    )
+    assert (verdict.complete, verdict.lost, verdict.repeated) == (0, 1, 1)
+
+
+def test_another_run_may_start_everything_again() -> None:
+    """Of one run only: a restarted instance runs its bodies anew."""
+    verdict = judged([start("7-caught", "old", run=0), *ledger()])
+    assert verdict.repeated == 0
+
+
+def test_a_checkpoint_that_the_program_had_and_that_says_something_else_now() -> None:
+    """Rule 3."""
+    lines = [replace(line, seen="n2 as it was") if line.step == "3-atomic" else line for line in ledger()]
+    verdict = judged(lines)
+    assert (verdict.lost, verdict.repeated, verdict.good) == (1, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("of", "count"),
+    [
+        (facts(status="errored", why="WorkerLost", output=None), "lost"),
+        (facts(status="paused", output=None), "lost"),
+        (facts(status="missing", output=None), "lost"),
+        (facts(output=OUTPUT[:-1]), "lost"),
+        (facts(output=changed_output(0, "nobody")), "lost"),
+        (facts(checkpoints=facts().checkpoints | {"0-do": "x0"}), "lost"),
+        (facts(output=changed_output(6, "no")), "lost"),
+        (facts(rows=[]), "lost"),
+        (facts(rows=[("3-atomic", "another")]), "lost"),
+        (facts(rows=[("3-atomic", "n3"), ("3-atomic", "another")]), "repeated"),
+        (facts(output=changed_output(4, "a")), "twice"),
+        (facts(events=[("a", "1-event"), ("b", "4-event"), ("b", "")]), "twice"),
+        (facts(events=[("a", "1-event"), ("b", "1-event")]), "twice"),
+        (facts(events=[("a", "1-event"), ("b", "")]), "lost"),
+        (facts(events=[("a", "1-event")]), "lost"),
+        (facts(stuck=["has ended with wake_at"]), "stuck"),
+    ],
+)  # fmt: skip
+def test_tables_that_tell_of_a_loss(of: Facts, count: str) -> None:
+    verdict = judged(of=of)
+    assert getattr(verdict, count) == 1, verdict
+    assert not verdict.good
+    assert verdict.problems
+
+
+def test_events_in_the_wrong_order_are_lost_ones() -> None:
+    output = changed_output(1, "b")
+    output[4] = "a"
+    lines = [replace(line, seen=output[STEPS.index((line.step, line.step[2:])) - 1]) if line.step != "0-do" else line
+             for line in ledger()]  # fmt: skip
+    assert judged(lines, facts(output=output)).lost == 1
+
+
+def test_a_lost_start_of_what_may_start_once_is_no_loss() -> None:
+    lines = [line for line in ledger() if line.nonce != "n5" or line.what == "start"]
+    verdict = judged(
+        lines, facts(output=changed_output(5, "lost"), checkpoints=facts().checkpoints | {"5-once": "gone"})
+    )
+    assert verdict.good and verdict.once_lost == 1
+
+
+def test_a_body_of_an_instance_that_is_not_there() -> None:
+    verdict = judge([facts()], [*ledger(), replace(start("0-do", "x"), instance="stranger")], NOTES, "lost")
+    assert (verdict.lost, verdict.good) == (1, False)
+
+
+@pytest.mark.parametrize("what", ["start", "end"])
+def test_a_checkpoint_without_a_body_that_ended(what: str) -> None:
+    verdict = judged([line for line in ledger() if (line.nonce, line.what) != ("n3", what)])
+    assert (verdict.lost, verdict.good) == (1, False)
