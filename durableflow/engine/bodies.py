@@ -4,118 +4,39 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import timedelta
-from functools import lru_cache
-from typing import Any, Final, NoReturn
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from django.db import InterfaceError, OperationalError, connections
 
-from durableflow.authoring.context import StepContext, idempotency_key, step_context
-from durableflow.core import atomicity, codec, failures
-from durableflow.core.conf import get_settings
-from durableflow.core.exceptions import InvalidConfig, NonRetryableError, StepTimeout, WorkerLost
-from durableflow.core.retries import Retries
-from durableflow.engine import shutdown
+from durableflow.authoring.context import StepContext, step_context
+from durableflow.core import atomicity
+from durableflow.core.exceptions import WorkerLost
+from durableflow.engine import abandonment, endings, replacement, shutdown, watcher
 from durableflow.engine.atomic import NotWritten
 from durableflow.engine.attempts import Attempt
-from durableflow.engine.journal import COMPLETE, FAILED, PENDING, STARTED, Identity, Record
-from durableflow.engine.lease import Lease
-from durableflow.engine.replay import Scope
-from durableflow.engine.session import Session
-from durableflow.engine.steps import Entry, StepWrite, write_step
-from durableflow.engine.timeouts import Deadline, clean_connections, drop_active
+from durableflow.engine.bodyoptions import BodyOptions, resolve
+from durableflow.engine.fence import locked_row
+from durableflow.engine.journal import COMPLETE, FAILED, PENDING, STARTED
+from durableflow.engine.sql import is_postgres
+from durableflow.engine.steprun import FailedAttempt, StepRun
+from durableflow.engine.steps import Entry
+from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, forget_interruption
 from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind, WriteFailed
 
+__all__ = ["BodyOptions", "BodyRun", "resolve"]
 logger = logging.getLogger("durableflow.steps")
-ATOMIC_SHARE: Final = 3  # an atomic body on SQLite keeps the renewal out, so it must end within this part of the lease
 
 
-@dataclass(frozen=True)
-class BodyOptions:
-    """The resolved options of a body; what the first execution stored wins over what the code says now (design 5)."""
-
-    retries: Retries
-    timeout: float
-    sensitive: bool
-    atomic: bool
-
-    def to_config(self) -> dict[str, Any]:
-        """What the record stores and ``get_step_context().config`` shows."""
-        return {
-            "retries": self.retries.to_config(),
-            "timeout": self.timeout,
-            "sensitive": self.sensitive,
-            "atomic": self.atomic,
-        }
-
-
-def resolve(
-    session: Session,
-    step: str,
-    record: Record | None,
-    retries: Retries | None,
-    timeout: timedelta | None,
-    sensitive: bool,
-    atomic: bool,
-) -> BodyOptions:
-    """Merge the step's options with Meta, settings and what is recorded. Raises InvalidConfig that names step and
-    field."""
-    live = session.options.retries_for(retries)
-    seconds = session.options.timeout_for(timeout).total_seconds()
-    maximum = get_settings().LIMITS.retries
-    if (live.limit or 0) > maximum:
-        raise InvalidConfig(
-            f"step {step!r}: retries: limit {live.limit} is above DURABLEFLOW['LIMITS'] retries {maximum}.",
-            step=step,
-            field="retries",
-        )
-    if record is not None and record.config is not None:
-        stored = session.decode(record.config, record.identity)
-        with session.reading(record.identity):
-            return BodyOptions(
-                Retries.from_config(stored["retries"], live),
-                float(stored["timeout"]),
-                sensitive or record.sensitive,
-                bool(stored["atomic"]),
-            )
-    if atomic and connections[session.lease.using].vendor == "sqlite":
-        longest = get_settings().LEASE / ATOMIC_SHARE
-        if timeout is not None and seconds > longest:
-            raise InvalidConfig(
-                f"step {step!r}: timeout: an atomic step on SQLite may take at most a third of the lease, "
-                f"{longest:g} seconds, not {seconds:g}: "
-                "it keeps everybody else from writing.",
-                step=step,
-                field="timeout",
-            )
-        seconds = min(seconds, longest)
-    return BodyOptions(live, seconds, sensitive, atomic)
-
-
-def _config_text(options: BodyOptions) -> str:
-    """The stored form of options. A delay function is the author's object: it need not be hashable, and is not kept."""
-    return codec.dumps(options.to_config()) if callable(options.retries.delay) else _plain_config_text(options)
-
-
-@lru_cache(maxsize=256)
-def _plain_config_text(options: BodyOptions) -> str:
-    """The same for options that are values: most steps of a workflow have equal ones."""
-    return codec.dumps(options.to_config())
-
-
-class BodyRun:
+class BodyRun(StepRun):
     """One step's way from its call to its value, its error or the suspension until the next attempt."""
 
-    def __init__(
-        self, session: Session, scope: Scope, identity: Identity, record: Record | None, options: BodyOptions
-    ) -> None:
-        self.session, self.scope, self.identity, self.options = session, scope, identity, options
-        self.lease: Lease = session.lease
-        self.record = record or session.new_record(identity)
-        self.record.sensitive = options.sensitive
-        if self.record.config is None:
-            self.record.config = _config_text(options)
+    attempt: Attempt
+    _context: StepContext
+    _started: Any
+    _timed_out: FailedAttempt | None = None
+    _recorded = False
+    _wake_at: Any = None
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Make one attempt. Returns the value as a replay would; raises the step's error, or unwinds until the
@@ -127,18 +48,18 @@ class BodyRun:
         record.attempts += 1
         if self.options.retries.limit == 0 or self.session.interrupted:
             self._mark_start()
-        attempt = Attempt(self.identity, record.attempts)
-        context = self._context()
-        started = self.session.claim.db_now()
+        self.attempt = self._new_attempt()
+        self._context = self.context()
+        self._started = self.session.claim.db_now()
         self.lease.require()
         try:
-            text = self._perform(body, attempt, context, started)
+            text = self._perform(body)
         except (ProcessDied, LeaseLost, Unwind, WriteFailed):
             raise
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt) and shutdown.requested():
                 self.session.replay.unwind(Unwind(GiveBack()))
-            return self._failed(attempt, error, context, started)
+            return self._failed(error)
         self.session.shaken = False  # not before: an atomic step's transaction may be made again
         value = self.session.decode(text, self.identity)
         if self.options.sensitive:
@@ -147,27 +68,37 @@ class BodyRun:
 
     # The body ---------------------------------------------------------------------------------------------------------
 
-    def _perform(self, body: Callable[[], Any], attempt: Attempt, context: StepContext, started: Any) -> str:
-        body = self.session.interceptor.body(self.session.claim.workflow, self.identity, attempt.number, body)
-        if self.options.atomic:
-            return self.session.atomically(
-                # An attempt object of its own each time: what was rolled back is no outcome.
-                lambda: self._attempt(body, Attempt(self.identity, attempt.number), context, started),
-                self.record,
-                again=self.options.retries.limit != 0,
-            )
-        return self._attempt(body, attempt, context, started)
+    def _new_attempt(self) -> Attempt:
+        return Attempt(self.identity, self.record.attempts, self)
 
-    def _attempt(self, body: Callable[[], Any], attempt: Attempt, context: StepContext, started: Any) -> str:
-        value = self._call(body, context)
-        text = self.session.encode(value, self.identity)
-        self.session.interceptor.before_checkpoint(self.session.claim.workflow, self.identity, attempt.number)
-        if not attempt.begin_commit():
-            raise LeaseLost(self.lease.label)
-        self.record.status, self.record.output, self.record.error = COMPLETE, text, None
-        entry = Entry("step_completed", {"attempt": attempt.number, "started": started})
+    def _perform(self, body: Callable[[], Any]) -> str:
+        number = self.attempt.number
+        body = self.session.interceptor.body(self.session.claim.workflow, self.identity, number, body)
+        if not self.options.atomic:
+            return self._attempt(body)
+
+        def again() -> str:
+            if self.attempt.abandoned:
+                raise LeaseLost(self.lease.label)
+            self.attempt = self._new_attempt()  # each time: what was rolled back is no outcome
+            return self._attempt(body)
+
+        return self.session.atomically(again, self.record, again=self.options.retries.limit != 0)
+
+    def _attempt(self, body: Callable[[], Any]) -> str:
+        attempt = self.attempt
         try:
-            self._write(started, entry, unshaken=self.session.shaken)
+            value = self._call(body)
+            text = self.session.encode(value, self.identity)
+            self.session.interceptor.before_checkpoint(self.session.claim.workflow, self.identity, attempt.number)
+            if not attempt.begin_commit():
+                self._drop("value")
+        finally:
+            watcher.unwatch(attempt)
+        self.record.status, self.record.output, self.record.error = COMPLETE, text, None
+        entry = Entry("step_completed", {"attempt": attempt.number, "started": self._started})
+        try:
+            self.write(self._started, entry, unshaken=self.session.shaken)
         except (OperationalError, InterfaceError) as error:
             if not self.options.atomic:
                 raise
@@ -175,31 +106,33 @@ class BodyRun:
         attempt.finish()
         return text
 
-    def _call(self, body: Callable[[], Any], context: StepContext) -> Any:
+    def _call(self, body: Callable[[], Any]) -> Any:
         """Run the body under its deadline, with the scope closed to durable calls."""
         deadline = Deadline(self.options.timeout)
         self.scope.busy = self.identity
+        # On SQLite an atomic body holds the only write lock: a mark could not be written before its end.
+        markable = not self.options.atomic or is_postgres(self.lease.using)
+        self.attempt.start(self.options.timeout, markable=markable)
+        watcher.watch(self.attempt, self.lease)
         try:
-            with step_context(context):
+            with step_context(self._context):
                 value = deadline.run(body)
         except BaseException as error:
             drop_active()  # a signal's exception too may hit in the middle of a query
             if not deadline.expired:
                 raise
-            raise self._timeout() from error
+            raise self.timeout_error() from error
         finally:
+            self.attempt.left()
+            if self.attempt.abandoned:
+                forget_interruption()
             self.scope.busy = None
             if deadline.expired:
                 clean_connections()
             self._check_left_open()
         if deadline.expired:
-            raise self._timeout()
+            raise self.timeout_error()
         return value
-
-    def _timeout(self) -> StepTimeout:
-        return StepTimeout(
-            f"{self.lease.label}: step {self.identity.label!r} took longer than its timeout of {self.options.timeout:g} seconds."
-        )
 
     def _check_left_open(self) -> None:
         """A body that made a durable call, or left a transaction open, is refused whatever it did then (design 6)."""
@@ -212,24 +145,28 @@ class BodyRun:
                 f"The body of step {self.identity.label!r} of {self.lease.label} left {block} open: what it wrote there is rolled back."
             )
 
-    # Writes -----------------------------------------------------------------------------------------------------------
-
-    def _write(self, started: Any, *entries: Entry, wake_in: float | None = None, unshaken: bool = False) -> Any:
-        write = StepWrite(
-            record=self.record,
-            run_number=self.session.claim.run_number,
-            started=started,
-            entries=entries,
-            wake_in=wake_in,
-            unshaken=unshaken,
+    def _drop(self, what: str) -> NoReturn:
+        """The attempt was abandoned: whatever its body does now comes too late (case RET-04)."""
+        logger.warning(
+            "%s: attempt %d of %s had timed out; its late %s is dropped",
+            self.lease.label,
+            self.attempt.number,
+            self.identity.label,
+            what,
+            extra={"instance": self.lease.pk},
         )
-        return write_step(self.lease, write)
+        replacement.over(abandonment.cause(self.attempt))
+        for connection in connections.all(initialized_only=True):
+            atomicity.drop(connection)  # the watcher has cut it off
+        raise LeaseLost(self.lease.label)
+
+    # Writes -----------------------------------------------------------------------------------------------------------
 
     def _mark_start(self) -> None:
         """Write before the body that it has started, so that a lost worker is known to have lost this very attempt
         (case RET-03)."""
         self.record.status = STARTED
-        self._write(self.session.claim.db_now())
+        self.write(self.session.claim.db_now())
 
     def _settle_lost(self) -> None:
         """Charge a lost attempt, in a fenced write before the body: the one that has an open start mark, or after a
@@ -248,76 +185,52 @@ class BodyRun:
                 f"{self.lease.label}: the worker that ran attempt {record.attempts} of step "
                 f"{self.identity.label!r} was lost, and no retries are left."
             )
-            self._finish_failed(error, self.session.claim.db_now(), lost)
+            self.write_failed(self.describe(error), self.session.claim.db_now(), lost)
+            self.raise_failed()
         record.status = PENDING
-        self._write(self.session.claim.db_now(), lost)
+        self.write(self.session.claim.db_now(), lost)
 
-    def _failed(self, attempt: Attempt, error: BaseException, context: StepContext, started: Any) -> Any:
-        if not attempt.begin_commit() and isinstance(error, LeaseLost):
-            raise error
-        retries = self.options.retries
-        record = self.record
-        final = retries.gives_up(error) or error is self.session.replay.refusal or record.used > (retries.limit or 0)
-        delay = timedelta()
-        if not final:
-            try:
-                delay = retries.delay_for(max(record.used, 1), context=context, error=error)
-            except NonRetryableError as wrong_delay:
-                final, error = True, wrong_delay
-        described = self.session.describe(error, self.identity, self.options.sensitive)
-        data = {"attempt": attempt.number, "started": started, "error": self._shown(described)}
-        if error is self.session.replay.refusal and retries.limit != 0:
-            return self._refused(error, described, started, Entry("attempt_errored", data))
-        if final:
-            return self._finish_failed(error, started, Entry("attempt_errored", data), described=described)
-        record.status, record.output, record.error = PENDING, None, codec.dumps(described)
-        entry = Entry("attempt_errored", {**data, "retry_delay": delay.total_seconds()})
-        wake_at = self._write(started, entry, wake_in=delay.total_seconds())
+    def _failed(self, error: BaseException) -> Any:
+        if not self.attempt.fail():
+            self._drop(f"error ({type(error).__name__})")
+        failed = FailedAttempt(self, self.attempt.number, error, self._context, self._started)
+        wake_at = failed.write()
+        if failed.refused:
+            self.session.refused = self
+            self.session.errors.append((failed.error, self.identity))
+            raise failed.error
+        if failed.final:
+            self.raise_failed()
         self.session.suspend(wake_at, self.identity)
-
-    def _refused(self, error: BaseException, described: dict[str, Any], started: Any, entry: Entry) -> NoReturn:
-        """The body broke a rule of the engine. The attempt is recorded, but the step has failed only if the instance
-        ends by it: a blocked one runs the repaired body after ``resume()``."""
-        self.record.status, self.record.output, self.record.error = PENDING, None, codec.dumps(described)
-        self._write(started, entry)
-        self.session.refused = self
-        self.session.errors.append((error, self.identity))
-        raise error
 
     def fail_refused(self) -> None:
         """The refusal ends the instance: the step has failed."""
         described = self.session.decode(self.record.error or "{}", self.identity)
         self.record.status = FAILED
-        self._write(self.session.claim.db_now(), Entry("step_errored", {"error": self._shown(described)}))
+        self.write(self.session.claim.db_now(), Entry("step_errored", {"error": self.shown(described)}))
 
-    def _finish_failed(
-        self, error: BaseException, started: Any, *entries: Entry, described: dict[str, Any] | None = None
-    ) -> Any:
-        described = described or self.session.describe(error, self.identity, self.options.sensitive)
-        record = self.record
-        record.status, record.output, record.error = FAILED, None, codec.dumps(described)
-        last = Entry("step_errored", {"error": self._shown(described)})
-        self._write(started, *entries, last, unshaken=self.session.shaken)
-        self.session.shaken = False
-        if self.session.replay.refusal is not None:
-            self.session.errors.append((self.session.replay.refusal, self.identity))
-            raise self.session.replay.refusal
-        # The stored traceback is part of it; the body's own error would repeat it, in the first execution alone.
-        raise self.session.failure(record) from None
+    # In the watcher's thread -------------------------------------------------------------------------------------------
 
-    def _shown(self, described: dict[str, Any]) -> dict[str, Any]:
-        return failures.public(failures.masked(described) if self.options.sensitive else described)
+    def mark_running(self) -> None:
+        """See ``Outcome``: a long body shows as started, and is known if its worker is lost."""
+        with locked_row(self.lease) as ours:
+            if ours:
+                self.write(self._started, record=replace(self.record, status=STARTED, wake_at=None))
 
-    def _context(self) -> StepContext:
-        claim, identity = self.session.claim, self.identity
-        return StepContext(
-            name=identity.name,
-            count=identity.count,
-            attempt=self.record.attempts,
-            instance_id=claim.instance_id,
-            workflow=claim.workflow,
-            run_number=claim.run_number,
-            idempotency_key=idempotency_key(claim.seed, self.record.key_run, *identity),
-            deadline=claim.db_now() + timedelta(seconds=self.options.timeout),
-            config=self.options.to_config(),  # made anew, so that the body may change it
-        )
+    def time_out(self) -> None:
+        """See ``Outcome``. The same as when the body's own thread does it: the retry after its delay; or the failed
+        record, which another execution raises into ``run``."""
+        if self._timed_out is None:
+            self._timed_out = FailedAttempt(
+                self, self.attempt.number, self.timeout_error(), self._context, self._started
+            )
+        if not self._recorded:
+            with locked_row(self.lease, wait=True):
+                self._wake_at = self._timed_out.write()
+            self._recorded = True
+        # In a transaction of its own, which may have to lock more than this row first. If the process dies in between,
+        # a takeover sees by the token that the attempt is recorded.
+        if self._timed_out.final:
+            endings.give_back(self.lease)
+        else:
+            endings.suspend(self.lease, self._wake_at)

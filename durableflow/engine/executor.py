@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import Error, connections
@@ -19,11 +19,11 @@ from durableflow.engine import endings, shutdown
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.journal import Identity
-from durableflow.engine.lease import Claim
-from durableflow.engine.renewal import renewer
+from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.steps import load_journal
 from durableflow.engine.timeouts import clean_connections
 from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend, WriteFailed
+from durableflow.engine.watcher import let_go, watcher
 
 logger = logging.getLogger("durableflow.engine")
 MAX_INTERRUPTIONS: Final = 10
@@ -37,7 +37,7 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
     Whatever goes wrong with one instance stays with it (case CON-07). Raises KeyboardInterrupt and SystemExit after
     giving it back.
     """
-    with renewer().holding(claim.lease) if renew else nullcontext():
+    with watcher().holding(claim.lease) if renew else nullcontext():
         try:
             with atomicity.baseline():
                 try:
@@ -105,7 +105,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
         error = WorkflowTimeout(
             f"{claim.label} did not finish by {claim.deadline_at:%Y-%m-%d %H:%M:%S %Z} (max_duration)."
         )
-        endings.fail(claim.lease, failures.describe(error), leftovers=True)
+        _fail(claim.lease, failures.describe(error), leftovers=True)
         return
     records = [] if claim.first else load_journal(claim.lease, claim.run_number)
     try:
@@ -131,7 +131,8 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
     except BaseException as raised:
         _leave(execution, raised)
     else:
-        endings.complete(claim.lease, text, leftovers=_leftovers(execution))
+        leftovers = _leftovers(execution)
+        let_go(claim.lease, lambda: endings.complete(claim.lease, text, leftovers=leftovers))
 
 
 def _refusal(claim: Claim, cls: type[Any] | None) -> str:
@@ -203,13 +204,11 @@ def _swallowed(where: str, outcome: Suspend, raised: BaseException) -> Suspensio
 def _apply(execution: Execution, outcome: Any) -> None:
     lease = execution.lease
     if isinstance(outcome, Suspend):
-        seconds = endings.suspend(lease, outcome.wake_at)
-        if seconds is not None and seconds < HINT_WITHIN:
-            dispatch.hint(lease.using)
+        let_go(lease, lambda: _suspend(lease, outcome.wake_at))
     elif isinstance(outcome, Block):
         execution.block(outcome.error, outcome.astray)
     elif isinstance(outcome, Expire):
-        endings.fail(lease, failures.describe(outcome.error), leftovers=True)
+        _fail(lease, failures.describe(outcome.error), leftovers=True)
     elif isinstance(outcome, GiveBack):
         endings.give_back(lease)
         raise KeyboardInterrupt
@@ -225,7 +224,17 @@ def _end_with_error(execution: Execution, raised: BaseException) -> None:
     if found:
         described["step"] = found[0].label
         described["steps"] = [list(identity) for identity in found]
-    endings.fail(execution.lease, described, leftovers=_leftovers(execution))
+    _fail(execution.lease, described, leftovers=_leftovers(execution))
+
+
+def _fail(lease: Lease, described: dict[str, Any], *, leftovers: bool) -> None:
+    let_go(lease, lambda: endings.fail(lease, described, leftovers=leftovers))
+
+
+def _suspend(lease: Lease, wake_at: datetime | None) -> None:
+    seconds = endings.suspend(lease, wake_at)
+    if seconds is not None and seconds < HINT_WITHIN:
+        dispatch.hint(lease.using)
 
 
 def _ended_by(raised: BaseException, failed: dict[int, Identity]) -> list[Identity]:

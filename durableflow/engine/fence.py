@@ -74,3 +74,17 @@ def fenced(lease: Lease) -> Iterator[Fence]:
         if now is None:
             raise RuntimeError("the database has no clock")
         yield Fence(rows[0][0], now)
+
+
+@contextmanager
+def locked_row(lease: Lease, *, wait: bool = False) -> Iterator[bool]:
+    """A transaction that has the instance's row if it is to be had: whether it has. ``wait``: raise a database error
+    where somebody holds it, and LeaseLost where it is not ours any more."""
+    with write_transaction(lease.using):
+        sql = f"SELECT id FROM {INSTANCE} WHERE id = %s AND lease_token = %s"
+        if is_postgres(lease.using):
+            sql += f" FOR NO KEY UPDATE {'NOWAIT' if wait else 'SKIP LOCKED'}"
+        rows = run(lease.using, sql, [lease.pk, lease.token])
+        if wait and not rows:
+            raise LeaseLost(lease.label)
+        yield bool(rows)

@@ -6,17 +6,20 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from django.db import DataError, Error, NotSupportedError, connections
 
 from durableflow.core.outages import passes
+from durableflow.engine.fence import waits_short
 from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import LeaseLost, WriteFailed
 
 logger = logging.getLogger("durableflow.engine")
 P = ParamSpec("P")
 R = TypeVar("R")
+_impatient: ContextVar[bool] = ContextVar("durableflow_impatient", default=False)
 FIRST_PAUSE: Final = 0.05
 LAST_PAUSE: Final = 1.0
 
@@ -44,7 +47,7 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
                 raise  # a value that the database does not take: the fault of whoever gave it
             except Error as error:
                 connection = connections[lease.using]
-                if connection.in_atomic_block:
+                if connection.in_atomic_block or _impatient.get() or (waits_short() and locked(error)):
                     raise
                 if not (passes(error) or _stale_plan(error)):
                     raise WriteFailed(error) from error
@@ -60,6 +63,16 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
     repeated.__name__ = getattr(write, "__name__", "repeated")
     repeated.__doc__ = write.__doc__
     return repeated
+
+
+def impatient() -> None:
+    """From here on this thread, which has more than one thing to do, tries each write once and gets the error."""
+    _impatient.set(True)
+
+
+def locked(error: Error) -> bool:
+    """Whether somebody holds a row that the write wants (PostgreSQL)."""
+    return getattr(error.__cause__, "sqlstate", None) == "55P03"
 
 
 def _stale_plan(error: Error) -> bool:

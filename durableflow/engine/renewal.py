@@ -1,17 +1,12 @@
-"""Renewing the leases of a process: one statement for all of them, every sixth of a lease (design 4, "Renewal")."""
+"""Renewing the leases of a process: one statement for all of them, every sixth of a lease (design 4, "Renewal").
+
+The watcher does it."""
 
 from __future__ import annotations
 
-import logging
-import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
-
-from django.db import connections
 
 from durableflow.core import clock
 from durableflow.core.conf import get_settings
@@ -19,48 +14,7 @@ from durableflow.core.transactions import write_transaction
 from durableflow.engine.lease import Lease
 from durableflow.engine.sql import ASYNC_COMMIT, INSTANCE, is_postgres, run
 
-logger = logging.getLogger("durableflow.engine")
 SHARE: Final = 6
-RETRY: Final = 1.0
-
-
-class Renewer:
-    """The thread that renews; it starts with the first lease of a process and lives as long as the process."""
-
-    def __init__(self) -> None:
-        self.pid = os.getpid()
-        self._held: dict[int, Lease] = {}
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._work, name="durableflow-renewal", daemon=True)
-        self._thread.start()
-
-    @contextmanager
-    def holding(self, lease: Lease) -> Iterator[None]:
-        """Renew ``lease`` as long as the block runs."""
-        with self._lock:
-            self._held[lease.token] = lease
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._held.pop(lease.token, None)
-
-    def _work(self) -> None:
-        pause = get_settings().LEASE / SHARE
-        while True:
-            time.sleep(pause)
-            pause = get_settings().LEASE / SHARE
-            with self._lock:
-                held = list(self._held.values())
-            try:
-                if held:
-                    renew(held)
-                else:
-                    connections.close_all()  # who waits holds no connection
-            except Exception as error:  # whatever it is: without this thread every lease of the process would end
-                logger.warning("Leases could not be renewed and are tried again: %r", error)
-                connections.close_all()
-                pause = RETRY
 
 
 def renew(leases: list[Lease]) -> None:
@@ -105,16 +59,3 @@ def _mark_lost(using: str, missing: list[Lease]) -> None:
     alive = {row[0] for row in rows}
     for lease in missing:
         lease.lost = lease.lost or lease.token not in alive
-
-
-_renewer: Renewer | None = None
-_starting = threading.Lock()
-
-
-def renewer() -> Renewer:
-    """This process's renewer; a new one after a fork, because threads do not survive it."""
-    global _renewer
-    with _starting:
-        if _renewer is None or _renewer.pid != os.getpid():
-            _renewer = Renewer()
-        return _renewer

@@ -2,11 +2,13 @@
 
 In the main thread a repeating alarm raises in the body; it fires again each second, so a body that catches the first
 one is interrupted again. An alarm that somebody else has set (django-q2's own) keeps its remaining time. In other
-threads a body cannot be interrupted from outside: it runs to its end, and then counts as timed out.
+threads no alarm reaches a body: the watcher abandons it (``engine.abandonment``); where nobody watches it runs to its
+end, and then counts as timed out.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 import signal
 import threading
@@ -134,3 +136,17 @@ def _is_active(connection: BaseDatabaseWrapper) -> bool:
     if raw is None or connection.vendor != "postgresql" or raw.closed:
         return False
     return bool(raw.info.transaction_status.name == "ACTIVE")
+
+
+class AttemptAbandoned(BaseException):
+    """Raised in the thread of a body that was given up. A BaseException, so that ``except Exception`` cannot swallow it."""
+
+
+def interrupt(thread: int) -> None:
+    """Raise AttemptAbandoned in another thread, as soon as it runs Python code."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(AttemptAbandoned))
+
+
+def forget_interruption() -> None:
+    """In that thread: what has not been raised yet comes too late."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(threading.get_ident()), None)

@@ -12,7 +12,7 @@ from django.contrib.auth.models import Group
 from django.db.models import F
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
-from durableflow.engine import bodies
+from durableflow.engine import bodies, steprun
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -22,7 +22,8 @@ from tests.support.ledger import Ledger
 
 def expire_leases() -> None:
     """Let every lease end, as if its worker had been silent for long enough."""
-    WorkflowInstance.objects.filter(lease_token__isnull=False).update(wake_at=F("created") - timedelta(hours=1))
+    leased = WorkflowInstance.objects.filter(lease_token__isnull=False)
+    leased.update(wake_at=F("created") - timedelta(hours=1), suspect=True)
 
 
 def note(path: str) -> str:
@@ -86,13 +87,13 @@ class Killer(Interceptor):
 def run_and_die(moment: str) -> None:
     """Claim what is due, and die at ``moment`` of its first step."""
     if moment == "before_commit":  # of an atomic step: the checkpoint is written, not committed
-        write = bodies.write_step
+        write = steprun.write_step
 
         def write_and_die(*args: Any) -> None:
             write(*args)
             die()
 
-        bodies.write_step = write_and_die  # type: ignore[assignment]
+        steprun.write_step = write_and_die  # type: ignore[assignment]
     if moment == "after_commit":
         bodies.BodyRun.run = _after(bodies.BodyRun.run)  # type: ignore[method-assign]
     (claimed,) = claim("default")

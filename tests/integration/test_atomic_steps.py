@@ -13,7 +13,7 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, OperationalError, connection, transaction
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
-from durableflow.engine import atomic, bodies, steps
+from durableflow.engine import atomic, steprun, steps
 from durableflow.models import StepRecord, WorkflowInstance
 from tests.integration import con_flows
 from tests.integration.con_flows import expire_leases
@@ -222,7 +222,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, *, after: b
 
 
 @pytest.mark.parametrize(
-    ("module", "name"), [(bodies, "write_step"), (atomic, "_renew"), (atomic, "write_transaction")]
+    ("module", "name"), [(steprun, "write_step"), (atomic, "_renew"), (atomic, "write_transaction")]
 )
 def test_a_database_error_in_our_own_statements_is_no_failed_attempt(
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str
@@ -305,7 +305,7 @@ def test_a_long_transaction_of_somebody_else_costs_it_no_attempt(
             WorkflowInstance.objects.select_for_update().get(pk=row.pk)
             held.stop_here()
 
-    original = bodies.write_step
+    original = steprun.write_step
     holders: list[Task] = []
 
     def first_hold(*args: Any, **kwargs: Any) -> Any:
@@ -317,7 +317,7 @@ def test_a_long_transaction_of_somebody_else_costs_it_no_attempt(
             holders[0].join()
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(bodies, "write_step", first_hold)
+    monkeypatch.setattr(steprun, "write_step", first_hold)
     drain()
     eventually(lambda: holders[0].done)
     assert state(row) == (Status.COMPLETE, "booked")

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from durableflow import Priority, Step, Workflow, WorkflowEvent, drain
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import claims as claims_module
-from durableflow.engine import executor, renewal, steps
+from durableflow.engine import executor, renewal, steps, watcher
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -451,12 +451,12 @@ def test_the_renewal_outlives_any_error(monkeypatch: pytest.MonkeyPatch, setting
         original(*args)
 
     monkeypatch.setattr(renewal, "_renew", flaky)
-    monkeypatch.setattr(renewal, "RETRY", 0.01)
+    monkeypatch.setattr(watcher, "RETRY", 0.01)
     quick().create()
     (claimed,) = claim("default")
     claimed.lease.renewed -= 5
     before = claimed.lease.renewed
-    with renewal.renewer().holding(claimed.lease):
+    with watcher.watcher().holding(claimed.lease):
         eventually(lambda: claimed.lease.renewed > before)
     assert not errors
 

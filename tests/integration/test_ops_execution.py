@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from durableflow import LimitExceeded, Retries, Step, Workflow, WorkflowEvent, drain
-from durableflow.engine import renewal, shutdown
+from durableflow.engine import renewal, shutdown, watcher
 from durableflow.models import HistoryEntry, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained, history_of, noted, steps_of, types_of
@@ -402,7 +403,7 @@ def test_renewal_survives_whatever_fails(monkeypatch: pytest.MonkeyPatch, settin
     """Design 4, OPS-07: without that thread every lease of the process would end."""
     settings.DURABLEFLOW = {"LEASE": 1}
     calls: list[int] = []
-    done = renewal.threading.Event()
+    done = threading.Event()
 
     def renew(leases: Any) -> None:
         calls.append(len(leases))
@@ -412,15 +413,15 @@ def test_renewal_survives_whatever_fails(monkeypatch: pytest.MonkeyPatch, settin
         raise RuntimeError("anything")
 
     monkeypatch.setattr(renewal, "renew", renew)
-    monkeypatch.setattr(renewal, "RETRY", 0.01)
+    monkeypatch.setattr(watcher, "RETRY", 0.01)
 
     class Lease:
         token = 1
 
-    renewer = renewal.Renewer()
-    with renewer.holding(Lease()):  # type: ignore[arg-type]
+    keeper = watcher.Watcher()
+    with keeper.holding(Lease()):  # type: ignore[arg-type]
         assert done.wait(20)
-    assert renewer._thread.is_alive()
+    assert keeper._thread.is_alive()
 
 
 def test_a_limit_that_was_met_can_be_caught(settings: Any) -> None:

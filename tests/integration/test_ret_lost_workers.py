@@ -17,6 +17,7 @@ from django.db import connection
 from durableflow import Retries, Step, WorkerLost, Workflow, WorkflowEvent, get_step_context
 from durableflow.core.conf import get_settings
 from durableflow.engine import bodies as engine_bodies
+from durableflow.engine import steprun
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -361,13 +362,13 @@ def test_start_marks_end_with_the_first_checkpoint(
             return "done"
 
     written: list[str] = []
-    write = engine_bodies.write_step
+    write = steprun.write_step
     instance = Walk.create()
     (taken,) = claim("default")
     with pytest.raises(ProcessDied):
         execute(taken, interceptor=Crash("first"), renew=False)
     monkeypatch.setattr(
-        engine_bodies,
+        steprun,
         "write_step",
         lambda lease, step: (written.append(f"{step.record.identity.name} {step.record.status}"), write(lease, step))[
             1

@@ -1,0 +1,288 @@
+"""The watcher: one thread of a process that renews its leases and looks after what its other threads cannot (design 4
+"Renewal", "Executor exits"; 6 "Attempts", "Timeouts").
+
+It must never die and never wait long for one row. A process that holds no lease does not wake it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from django.db import Error, connections
+
+from durableflow.core.conf import get_settings
+from durableflow.core.outages import passes
+from durableflow.engine import abandonment, renewal, replacement, shutdown
+from durableflow.engine.attempts import Attempt
+from durableflow.engine.fence import short_waits
+from durableflow.engine.lease import Lease
+from durableflow.engine.patience import impatient, locked
+from durableflow.engine.unwind import LeaseLost, WriteFailed
+
+logger = logging.getLogger("durableflow.engine")
+RETRY: Final = 1.0
+LOOK: Final = 0.25  # seconds between two looks for a stop, while something runs
+Ending = Callable[[], object]
+
+
+class Watcher:
+    """The leases, running attempts and unfinished endings of a process, and the thread that looks after them."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._held: dict[int, Lease] = {}
+        self._attempts: dict[int, tuple[Attempt, Lease]] = {}
+        self._parked: dict[int, tuple[Lease, Ending]] = {}
+        self._state = threading.Condition()
+        self._until: float | None = None  # when the thread wakes by itself; None: it is awake
+        self._beat = self._retry = math.inf
+        self._stop_at: float | None = None
+        self.lost_thread: Callable[[Attempt], None] = lambda attempt: None
+        self.turns: list[Callable[[], None]] = []
+        self._thread = threading.Thread(target=self._work, name="durableflow-watcher", daemon=True)
+        self._thread.start()
+
+    # For the other threads ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def holding(self, lease: Lease) -> Iterator[None]:
+        """Renew ``lease`` as long as the block runs, and as long as its ending is parked."""
+        with self._state:
+            if not (self._held or self._parked):
+                self._beat = time.monotonic() + get_settings().LEASE / renewal.SHARE
+            self._held[lease.token] = lease
+            self._wake(min(self._beat, time.monotonic() + LOOK))
+        try:
+            yield
+        finally:
+            self.release(lease)
+
+    def release(self, lease: Lease) -> None:
+        """Renew it no longer, unless its ending is parked."""
+        with self._state:
+            self._held.pop(lease.token, None)
+
+    def holds(self, lease: Lease) -> bool:
+        """Whether it is renewed for an execution."""
+        return lease.token in self._held
+
+    def held(self) -> int:
+        """How many leases this process holds."""
+        return len(self._held.keys() | self._parked.keys())
+
+    def watch(self, attempt: Attempt, lease: Lease) -> None:
+        """Look after a body that begins."""
+        with self._state:
+            self._attempts[id(attempt)] = attempt, lease
+            self._wake(attempt.abandon_at)
+
+    def unwatch(self, attempt: Attempt) -> None:
+        """It has ended."""
+        with self._state:
+            self._attempts.pop(id(attempt), None)
+
+    def park(self, lease: Lease, ending: Ending) -> None:
+        """Make ``ending`` in this thread's place, each second until it is done or the lease is lost."""
+        with self._state:
+            self._parked[lease.token] = lease, ending
+            self._retry = min(self._retry, time.monotonic() + RETRY)
+            self._wake(self._retry)
+
+    def _wake(self, due: float) -> None:
+        """Wake the thread if it would sleep longer than until ``due``. The caller has the lock."""
+        if self._until is not None and due < self._until:
+            self._until = due
+            self._state.notify()
+
+    # Its own thread -----------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        impatient()
+        while True:
+            try:
+                self._sleep()
+                self._turn()
+            except BaseException as error:  # whatever it is: without this thread every lease of the process would end
+                logger.warning("The watcher failed and goes on: %r", error)
+                time.sleep(RETRY)
+
+    def _sleep(self) -> None:
+        with self._state:
+            idle = not (self._held or self._parked or self._attempts)
+        if idle:
+            connections.close_all()  # who waits holds no connection
+            self._stop_at = None
+        with self._state:
+            self._until = self._next()
+            while (left := self._until - time.monotonic()) > 0:
+                self._state.wait(None if left == math.inf else left)
+            self._until = None
+
+    def _next(self) -> float:
+        if not (self._held or self._parked or self._attempts):
+            return math.inf
+        due = min((attempt.abandon_at for attempt, _ in self._attempts.values()), default=math.inf)
+        return min(time.monotonic() + LOOK, self._beat, self._retry, due)
+
+    def _turn(self) -> None:
+        self._guarded(self._look_for_stop)
+        if time.monotonic() >= self._beat:
+            self._guarded(self._renew)
+        self._guarded(self._abandon_overdue)
+        if time.monotonic() >= self._retry:
+            self._guarded(self._end_parked)
+        for turn in self.turns:
+            self._guarded(turn)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception as error:
+            logger.warning("%s failed and is tried again: %r", work.__name__.strip("_"), error)
+            connections.close_all()
+
+    def _renew(self) -> None:
+        with self._state:
+            leases = list({**self._held, **{token: lease for token, (lease, _) in self._parked.items()}}.values())
+            attempts = list(self._attempts.values())
+        self._beat = time.monotonic() + RETRY  # unless it succeeds
+        if leases:
+            renewal.renew(leases)
+        self._beat = time.monotonic() + get_settings().LEASE / renewal.SHARE
+        self._mark(attempts)
+
+    def _mark(self, attempts: list[tuple[Attempt, Lease]]) -> None:
+        """Write the start of bodies that this renewal finds running (design 6, "Interruptions")."""
+        for attempt, lease in attempts:
+            if not attempt.markable or lease.lost or attempt.outcome is None:
+                continue
+            with attempt.running() as running:
+                if running:
+                    attempt.outcome.mark_running()
+                    attempt.markable = False
+
+    def _abandon_overdue(self) -> None:
+        now = time.monotonic()
+        with self._state:
+            overdue = [item for item in self._attempts.values() if now >= item[0].abandon_at]
+        for attempt, lease in overdue:
+            self.unwatch(attempt)
+            if attempt.outcome is None or not abandonment.abandon(attempt):
+                continue
+            self.park(lease, attempt.outcome.time_out)
+            self._retry = now
+            self.lost_thread(attempt)
+
+    def _end_parked(self) -> None:
+        self._retry = math.inf
+        with self._state:
+            parked = list(self._parked.items())
+        for token, (lease, ending) in parked:
+            if self._ends(lease, ending):
+                with self._state:
+                    self._parked.pop(token, None)
+                    self._held.pop(token, None)
+                lease.lost = True  # a thread that comes back gets no further than to its next durable call
+            else:
+                self._retry = time.monotonic() + RETRY
+
+    def _ends(self, lease: Lease, ending: Ending) -> bool:
+        """Whether a parked ending is done with."""
+        try:
+            with short_waits():
+                ending()
+        except LeaseLost:
+            logger.info("%s: the lease was lost; its ending is dropped", lease.label, extra={"instance": lease.pk})
+        except Error as error:
+            if passes(error):
+                connections[lease.using].close_if_unusable_or_obsolete()
+                return False
+            logger.exception("%s could not be let go; its lease will expire", lease.label)
+        except (Exception, WriteFailed):
+            logger.exception("%s could not be let go; its lease will expire", lease.label)
+        return True
+
+    # Ending the process -------------------------------------------------------------------------------------------------
+
+    def _look_for_stop(self) -> None:
+        """End the process when bodies outlast the grace, where somebody replaces it (case CON-12)."""
+        reason = replacement.wanted()
+        if not (reason or shutdown.requested()):
+            self._stop_at = None
+            return
+        now = time.monotonic()
+        if self._stop_at is None:
+            self._stop_at = now + get_settings().SHUTDOWN_GRACE
+        if not replacement.may_exit():
+            return
+        if reason and not self.held():
+            replacement.end(replacement.STUCK, reason)
+        if now >= self._stop_at:
+            with self._state:
+                labels = ", ".join(sorted(lease.label for lease in self._held.values()))
+            if reason:
+                replacement.end(replacement.STUCK, reason)
+            replacement.end(
+                replacement.OUTLASTED, f"it was asked to stop, and {labels or 'an ending'} outlasted the grace period."
+            )
+
+
+_watcher: Watcher | None = None
+_starting = threading.Lock()
+
+
+def watcher() -> Watcher:
+    """This process's watcher; a new one after a fork, because threads do not survive it."""
+    global _watcher
+    if _watcher is not None and _watcher.pid == os.getpid():
+        return _watcher
+    with _starting:
+        if _watcher is None or _watcher.pid != os.getpid():
+            _watcher = Watcher()
+        return _watcher
+
+
+def current(lease: Lease) -> Watcher | None:
+    """The watcher, if it looks after this lease: the testing kit does without."""
+    found = _watcher
+    return found if found is not None and found.pid == os.getpid() and found.holds(lease) else None
+
+
+def let_go(lease: Lease, ending: Ending) -> None:
+    """Make an ending; one that meets a locked row is left to the watcher, so that the thread is free (design 4, "Executor
+    exits"). Where nobody watches, the thread waits."""
+    keeper = current(lease)
+    if keeper is None:
+        ending()
+        return
+    try:
+        with short_waits():
+            ending()
+    except Error as error:
+        if not locked(error):
+            raise
+        logger.info(
+            "%s: its row is locked; it is let go as soon as possible", lease.label, extra={"instance": lease.pk}
+        )
+        keeper.park(lease, ending)
+
+
+def watch(attempt: Attempt, lease: Lease) -> None:
+    """Look after a body that begins now, where its lease is looked after."""
+    keeper = current(lease)
+    if keeper is not None:
+        attempt.connections = list(connections.all())  # wrappers; what they connect to in the body can be seen through them
+        keeper.watch(attempt, lease)
+
+
+def unwatch(attempt: Attempt) -> None:
+    """The body has ended."""
+    if _watcher is not None:
+        _watcher.unwatch(attempt)
