@@ -23,6 +23,7 @@ from durableflow.admin.lists import InstanceChangeList, status_counts
 from durableflow.admin.page import InstancePage
 from durableflow.admin.raw import hint
 from durableflow.admin.search import by_id_prefix, workflow_names
+from durableflow.core import clock
 from durableflow.core.statuses import Hold, Status, StepKind
 from durableflow.models import PendingEvent
 from durableflow.models.permissions import VIEW, holds
@@ -161,6 +162,8 @@ def short_reason(instance: Any) -> str:
         return _("Blocked: needs a person")
     if instance.hold:
         return str(Hold(instance.hold).label)
+    if instance.status in (Status.QUEUED, Status.WAITING) and instance.wake_at and instance.wake_at <= clock.host_now():
+        return _("Due: waits for a free worker")
     waits: Sequence[Any] = getattr(instance, "waits_now", ())
     if instance.status == Status.WAITING and waits:
         first = waits[0]

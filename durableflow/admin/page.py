@@ -16,7 +16,18 @@ from durableflow.admin.verbs import VERBS, Verb
 from durableflow.core.statuses import SentKind, StepKind, StepStatus
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.pages.values import json_html
-from durableflow.timeline import HistoryView, StepView, Veil, error_of, history_page, open_waits, reason, shown, steps
+from durableflow.timeline import (
+    HistoryView,
+    StepView,
+    Veil,
+    advice,
+    error_of,
+    history_page,
+    open_waits,
+    reason,
+    shown,
+    steps,
+)
 
 STEPS_ON_PAGE: Final = 200
 HISTORY_ON_PAGE: Final = 100
@@ -97,6 +108,11 @@ class InstancePage:
     def error(self) -> dict[str, Any] | None:
         """What ended it, masked."""
         return error_of(self.instance, self._veil)
+
+    @property
+    def advice(self) -> str:
+        """What its trouble means and what helps, or ''."""
+        return advice(self.instance, self.error)
 
     @cached_property
     def values(self) -> list[tuple[str, SafeString, str]]:

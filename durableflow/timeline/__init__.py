@@ -5,6 +5,7 @@ SEC-09). Each function needs a number of queries that does not grow with the ins
 """
 
 from durableflow.core.redact import redact, shown
+from durableflow.timeline.advice import advice
 from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
 from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.reasons import reason
@@ -19,6 +20,7 @@ __all__ = [
     "StepView",
     "Veil",
     "WaitView",
+    "advice",
     "error_of",
     "history",
     "history_page",

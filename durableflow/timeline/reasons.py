@@ -49,6 +49,8 @@ def _queued(instance: WorkflowInstance) -> str:
 
 
 def _running(instance: WorkflowInstance) -> str:
+    if instance.wake_at is not None and instance.wake_at <= clock.host_now():
+        return _("Its worker has not been heard of since %s; another one takes it over.") % _time(instance.wake_at)
     step = _step(instance, status=StepStatus.STARTED)
     if step is None:
         return _("A worker executes it.")

@@ -137,6 +137,8 @@ def test_pages_fit_a_phone_and_run_no_data(page_for, superuser, scheme) -> None:
     wait = make_wait(instance, EVIL, title=EVIL, description="d" * 300, context=data, form=REFUND)
     send(instance, "t" * 100, data)
     failed = make_failed(instance_id="f" * 100)
+    # The banner of a late instance, on each page.
+    make_instance(workflow="w" * 64, instance_id="q" * 100, status=S.QUEUED, wake_at=failed.created)
     base, pending = "admin:durableflow_workflowinstance_", "admin:durableflow_pendingevent_"
     page = page_for(superuser, width=NARROW, scheme=scheme)
     for address in (

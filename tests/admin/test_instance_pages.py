@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from durableflow.core.failures import REDACTED
 from durableflow.core.statuses import StepKind, StepStatus
+from durableflow.models import WorkflowInstance
 from tests.admin.rows import S, add_history, make_blocked, make_failed, make_instance, make_step, make_wait, send
 
 pytestmark = pytest.mark.django_db
@@ -112,7 +113,7 @@ def test_list_reads_no_big_column_and_counts_within_a_bound(
     for _ in range(5):
         make_instance(params={"secret": "heavy params"})
     client = login(viewer)
-    with django_assert_max_num_queries(12) as captured:
+    with django_assert_max_num_queries(14) as captured:
         page = html(client.get(reverse(LIST)))
     assert "There are more: narrow the list" in page
     rows = [query["sql"] for query in captured if "progress_start" in query["sql"]]
@@ -331,3 +332,50 @@ def test_another_admin_site_keeps_its_own_addresses(login, superuser) -> None:
         assert 'href="/admin/durableflow' not in text
     answer = client.post(f"/operations/durableflow/workflowinstance/{instance.pk}/retry/", {"reason": ""})
     assert answer["Location"] == f"/operations/durableflow/workflowinstance/{instance.pk}/change/"
+
+
+# Trouble, for people who did not write the program --------------------------------------------------------------------
+
+
+def _failed_with(kind: str) -> WorkflowInstance:
+    error = {"type": f"durableflow.core.exceptions.{kind}", "message": "m", "traceback": "", "step": "charge card-1"}
+    return make_instance(status=S.ERRORED, error_data={**error, "steps": []}, finished=timezone.now())
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: make_blocked(), "Resume lets it go on where it stopped"),
+        (lambda: make_instance(status=S.QUEUED, hold="limit"), "It starts by itself when one of them ends"),
+        (lambda: make_instance(status=S.QUEUED, hold="unknown_workflow"), "does not contain this workflow"),
+        (lambda: make_instance(status=S.WAITING, hold="newer_code"), "A newer version of the program"),
+        (lambda: _failed_with("WorkerLost"), "nobody knows whether the step had its effect"),
+        (lambda: _failed_with("StepTimeout"), "The step took longer than it may"),
+        (lambda: _failed_with("EventTimeout"), "Nobody answered in time"),
+        (lambda: _failed_with("WorkflowTimeout"), "It took longer in all"),
+        (
+            lambda: make_instance(status=S.RUNNING, lease_token=1, wake_at=timezone.now() - timedelta(seconds=1)),
+            "another one takes it over",
+        ),
+    ],
+)
+def test_trouble_is_told_in_words(login, viewer, make, told) -> None:
+    """OPS-03: what the state means and what helps, for people who did not write the program."""
+    page = reverse("admin:durableflow_workflowinstance_change", args=[make().pk])
+    assert told in login(viewer).get(page).content.decode()
+
+
+def test_no_advice_where_there_is_no_trouble(login, viewer) -> None:
+    """A failure of the project's own class is explained by its own message."""
+    for instance in (make_instance(), _failed_with("CardDeclined")):
+        page = reverse("admin:durableflow_workflowinstance_change", args=[instance.pk])
+        assert 'class="df-problem"' not in login(viewer).get(page).content.decode()
+
+
+def test_the_list_tells_what_is_due(login, viewer) -> None:
+    """OPS-03: queued and due is not the same as queued for tomorrow."""
+    make_instance(status=S.QUEUED, wake_at=timezone.now() + timedelta(days=1))
+    page = reverse("admin:durableflow_workflowinstance_changelist")
+    assert "Due: waits for a free worker" not in login(viewer).get(page).content.decode()
+    make_instance(status=S.QUEUED, wake_at=timezone.now())
+    assert "Due: waits for a free worker" in login(viewer).get(page).content.decode()
