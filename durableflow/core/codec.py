@@ -54,7 +54,8 @@ MAX_DEPTH = 100
 
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 _LONG_INT_BITS = 2000
-_SCALARS = frozenset({str, int, float, bool, type(None)})
+# What the encoder writes by itself, or through _default: these types exactly, not their subclasses.
+_SCALARS = frozenset({str, int, float, bool, type(None), datetime, date, timedelta, Decimal, UUID})
 _PLAIN = _SCALARS | {dict, list}
 _STR = frozenset({str})
 
@@ -93,16 +94,17 @@ def loads(text: str) -> Any:
 
 
 def _fast(value: Any) -> str | None:
-    """The text of a value of plain JSON types; None for every other one, and where anything is doubtful."""
+    """The text of a value of plain JSON types, dates, decimals and UUIDs; None for every other one, and where anything is
+    doubtful."""
     if not (type(value) in _SCALARS or _is_plain(value, 1)):
         return None
     try:
-        text = _ENCODER.encode(value)
+        text = _FAST_ENCODER.encode(value)
         # Lone surrogates cannot be encoded; a NUL is written as an escape (which a backslash before "u0000" resembles).
         if not text.isascii():
             text.encode()
         return None if "\\u0000" in text else text
-    except (ValueError, RecursionError):  # NaN, very long integers, lone surrogates
+    except Exception:  # NaN, very long integers, lone surrogates, a time zone that fails: the careful way tells
         return None
 
 
@@ -248,6 +250,19 @@ def _zoned(tag: str, iso: str, value: datetime | time) -> dict[str, Any]:
     return _tagged(tag, [iso, key, value.fold] if key or value.fold else iso)
 
 
+def _default(value: Any) -> Any:
+    """For the encoder of ``_fast``: the tree of a value of one of the exact types."""
+    return _EXACT[type(value)](value)
+
+
+_EXACT: dict[type, Callable[[Any], Any]] = {
+    datetime: lambda value: _zoned("datetime", value.isoformat(timespec="microseconds"), value),
+    date: lambda value: _tagged("date", value.isoformat()),
+    timedelta: lambda value: _tagged("timedelta", [value.days, value.seconds, value.microseconds]),
+    Decimal: lambda value: _tagged("decimal", str(value)),
+    UUID: lambda value: _tagged("uuid", str(value)),
+}
+
 # In this order: an enum may be a str or an int, a datetime is a date. The exact containers are met before.
 _WRITERS: tuple[tuple[type | tuple[type, ...], Callable[[_Writer, Any], Any]], ...] = (
     (Enum, _Writer.enum),
@@ -350,5 +365,8 @@ _READERS: dict[str, Callable[[Any], Any]] = {
     "dict": dict,
 }
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False)
+_FAST_ENCODER = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), check_circular=False, default=_default
+)
 _UNTAGGED = json.JSONDecoder(parse_constant=_refuse_constant)
 _TAGGED = json.JSONDecoder(object_hook=_read, parse_constant=_refuse_constant)

@@ -25,6 +25,8 @@ from durableflow.engine.sql import (
     together,
 )
 
+# For this transaction: to plan the delivering statement anew for each list of keys takes longer than to execute it.
+_GENERIC: Final = "set_config('plan_cache_mode', 'force_generic_plan', true)"
 TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
 
 
@@ -63,7 +65,7 @@ def lock(using: str, wanted: Collection[int]) -> list[int]:
         using,
         f"""WITH own AS MATERIALIZED (
                 SELECT id FROM {INSTANCE} WHERE {among} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
-            ) SELECT id, {ASYNC_COMMIT} FROM own""",
+            ) SELECT id, {ASYNC_COMMIT}, {_GENERIC} FROM own""",
         params,
     )
     return [row[0] for row in rows]

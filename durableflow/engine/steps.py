@@ -68,7 +68,13 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     if is_postgres(lease.using):
         rows = run(
             lease.using,
-            _postgres_sql(len(write.entries), write.unshaken, write.wakes, clock.postgres("clock")),
+            _postgres_sql(
+                len(write.entries),
+                write.unshaken,
+                write.wakes,
+                write.record.status in FINISHED,
+                clock.postgres("clock"),
+            ),
             _postgres_params(lease, write),
         )
         if not rows:
@@ -76,7 +82,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
         written = rows[0]
     else:
         written = _write_sqlite(lease, write)
-    return moment(written[2] if written[1] is not None else _own_wake_at(lease, write))
+    return moment(written[1] if written[0] is not None else _own_wake_at(lease, write))
 
 
 def _values(lease: Lease, write: StepWrite) -> list[Any]:
@@ -90,8 +96,8 @@ def _values(lease: Lease, write: StepWrite) -> list[Any]:
 
 
 @lru_cache(maxsize=64)
-def _postgres_sql(entries: int, unshaken: bool, wakes: bool, now: str) -> str:
-    values = ", ".join(["(%s::text, %s::text)"] * entries)
+def _postgres_sql(entries: int, unshaken: bool, wakes: bool, finished: bool, now: str) -> str:
+    values = ", ".join(["(%s, %s)"] * entries)
     history = (
         f""", h AS (INSERT INTO {HISTORY} ({_ENTRY_COLUMNS})
             SELECT f.id, f.run_number, e.type, %s, %s, e.data, '', 'engine', '', {now}
@@ -104,27 +110,40 @@ def _postgres_sql(entries: int, unshaken: bool, wakes: bool, now: str) -> str:
         if unshaken
         else ""
     )
+    wake = f"COALESCE(%s::timestamptz, {now} + make_interval(secs => %s::float8))" if wakes else "NULL::timestamptz"
     return f"""
         WITH {TIMEOUT}, {LOCKED}, s AS (
             INSERT INTO {STEP} ({_COLUMNS})
-            SELECT f.id, %s::int, %s::text, %s::text, %s::text, %s::int, %s::int, %s::int, %s::int, %s::text, %s::bool, %s::text,
-                %s::text, %s::text, %s::int, %s::int, %s::bool,
-                COALESCE(%s::timestamptz, {now} + make_interval(secs => %s::float8)), %s::bigint, %s::timestamptz,
-                CASE WHEN %s::bool THEN {now} END, '', 0
+            SELECT f.id, %s::int, %s, %s, %s, %s::int, %s::int, %s::int, %s::int, %s, %s::bool, %s, %s, %s, %s::int, %s::int,
+                %s::bool, {wake}, %s::bigint, %s::timestamptz, {now if finished else "NULL::timestamptz"}, '', 0
             FROM f {_UPSERT.replace("RETURNING id", f"RETURNING {STEP}.id")}
         ){history}{calm}
-        SELECT f.status, s.id, {"s.wake_at" if wakes else "NULL"} FROM f LEFT JOIN s ON true"""
+        SELECT s.id, {"s.wake_at" if wakes else "NULL"} FROM f LEFT JOIN s ON true"""
 
 
-def _postgres_params(lease: Lease, write: StepWrite) -> list[Any]:
-    record = write.record
-    params: list[Any] = [lease.pk, lease.token, *_values(lease, write)]
-    params += [write.wake_at, write.wake_in, lease.token, write.started, record.status in FINISHED]
+def _postgres_params(lease: Lease, write: StepWrite) -> list[str | None]:
+    """All as text, with casts in the statement: the driver's own ways to write numbers and times depend on the value, so
+    that one statement would be prepared several times, and take longer."""
+    record, identity = write.record, write.record.identity
+    token = str(lease.token)
+    params: list[str | None] = [
+        str(lease.pk), token, str(write.run_number), identity.scope, identity.kind, identity.name, str(identity.count),
+        str(record.seq), str(record.execution), str(record.key_run), record.status, "t" if record.sensitive else "f",
+        record.config, record.output, record.error, str(record.attempts), str(record.attempts_before_retry),
+        "t" if record.freed else "f",
+    ]  # fmt: skip
+    if write.wakes:
+        params += [_iso(write.wake_at), None if write.wake_in is None else repr(float(write.wake_in))]
+    params += [token, _iso(write.started)]
     if write.entries:
-        params += [record.identity.kind, record.identity.label]
+        params += [identity.kind, identity.label]
         for entry in write.entries:
             params += [entry.type, _text(entry.data)]
     return params
+
+
+def _iso(value: datetime | None) -> str | None:
+    return None if value is None else value.isoformat()
 
 
 def _text(data: Any) -> str | None:
@@ -146,12 +165,12 @@ def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
         marks = ", ".join(["%s"] * len(values))
         rows = run(lease.using, f"INSERT INTO {STEP} ({_COLUMNS}) VALUES ({marks}) {_UPSERT}", values)
         if not rows:
-            return (fence[0][0], None, None)
+            return (None, None)
         for entry in write.entries:
             run(lease.using, _SQLITE_ENTRY, _entry_values(lease, write, entry, now))
         if write.unshaken:
             run(lease.using, f"UPDATE {INSTANCE} SET interruptions = 0, give_backs = 0 WHERE id = %s", [lease.pk])
-        return (fence[0][0], *rows[0])
+        return rows[0]
 
 
 _SQLITE_ENTRY: Final = f"INSERT INTO {HISTORY} ({_ENTRY_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, '', 'engine', '', %s)"

@@ -8,7 +8,7 @@ import json
 import math
 import subprocess
 import sys
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -314,3 +314,34 @@ def test_tags_are_versioned_by_name() -> None:
     for text, value in stored.items():
         assert same(codec.loads(text), value)
         assert codec.dumps(value) == text
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime(2026, 11, 30, 6, 40, tzinfo=UTC),
+        datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=BERLIN),
+        datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=3, seconds=7))),
+        date(2026, 1, 2),
+        timedelta(days=-1, microseconds=5),
+        Decimal("1E+5"),
+        Decimal("NaN"),
+        UUID(int=7),
+    ],
+    ids=str,
+)
+def test_the_fast_way_writes_what_the_careful_one_does(value: Any) -> None:
+    """One format: which way a value takes depends on its neighbours, and is nobody's business."""
+    for whole in (value, {"a": [value, {"b": value}], "c": None}):
+        fast = codec._fast(whole)
+        assert fast is not None and fast == codec._write(whole, "value")
+        assert codec.loads(fast) == whole or value != value
+
+
+def test_a_time_zone_that_fails_is_reported_by_the_careful_way() -> None:
+    class Broken(tzinfo):
+        def utcoffset(self, moment: datetime | None) -> timedelta:
+            raise RuntimeError("no such zone")
+
+    with pytest.raises(CodecError, match="no such zone"):
+        codec.dumps({"at": datetime(2026, 1, 1, tzinfo=Broken())})
