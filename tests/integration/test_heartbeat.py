@@ -73,7 +73,7 @@ def test_it_is_no_part_of_a_transaction() -> None:
 
 
 @pytest.mark.sqlite_only
-def test_it_does_not_queue_for_the_write_lock() -> None:
+def test_it_does_not_queue_for_the_write_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that holds SQLite's lock costs the caller a tenth of a second, not its busy timeout of many seconds."""
     held, done = threading.Event(), threading.Event()
 
@@ -91,14 +91,19 @@ def test_it_does_not_queue_for_the_write_lock() -> None:
         with connection.cursor() as cursor:
             return int(cursor.execute("PRAGMA busy_timeout").fetchone()[0])
 
-    before = patience()
+    def write(using: str, told: Beat) -> None:
+        meanwhile.append(patience())
+        real(using, told)
+
+    before, meanwhile, real = patience(), [], heartbeat._write
     assert before > heartbeat.SQLITE_PATIENCE
+    monkeypatch.setattr(heartbeat, "_write", write)
     holder = threading.Thread(target=hold)
     holder.start()
     try:
         assert held.wait(30)
         assert not beat("default", a_beat())  # it returns although nobody lets go
-        assert patience() == before
+        assert (meanwhile, patience()) == ([heartbeat.SQLITE_PATIENCE], before)
     finally:
         done.set()
         holder.join()
