@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
-from durableflow.core.names import check_workflow_name, kebab
+from durableflow.core.names import check_text, check_workflow_name, kebab
 from durableflow.core.retries import Retention, Retries
 from durableflow.models.instance_fields import Priority
 
+MAX_KEY: Final = 190
+"""Characters of a concurrency key: with the longest name of a workflow before it, it fits into its column."""
 NOT_INHERITED: Final = frozenset({"name", "abstract"})
 
 
@@ -21,7 +24,9 @@ class WorkflowOptions:
     ``abstract``: only a base of others. ``name``: default the class name in kebab-case. ``version``: an int that grows
     when instances must not go back to older code. ``step_retries``, ``step_timeout``: for steps that say nothing of
     their own. ``max_duration``: of a whole run. ``retention``: how long finished instances are kept. ``priority``:
-    which due instances are claimed first.
+    which due instances are claimed first. ``max_concurrency``: how many instances are executed at the same time, in all
+    clusters together; one that waits or sleeps does not count. ``concurrency_key``: a function of the params that gives
+    a text: then the limit holds for each text by itself; None: this instance is not limited.
     """
 
     abstract: bool = False
@@ -32,6 +37,8 @@ class WorkflowOptions:
     max_duration: Duration | None = None
     retention: Retention | None = None
     priority: Priority = Priority.NORMAL
+    max_concurrency: int | None = None
+    concurrency_key: Callable[[Any], str | None] | None = None
 
 
 KEYS: Final = frozenset(key for key in vars(WorkflowOptions) if not key.startswith("_"))
@@ -49,6 +56,31 @@ class Options:
     max_duration: timedelta | None
     retention: Retention | None
     priority: int
+    max_concurrency: int | None = None
+    concurrency_key: Callable[[Any], str | None] | None = None
+
+    def limit_key(self, params: Any) -> str:
+        """The key whose slots an instance with these params needs (design 4, "Lock order"): the workflow's name, and after
+        a colon what ``concurrency_key`` gives; '' where it is not limited.
+
+        ``params`` are frozen, as ``run`` gets them. Raises ValueError (LimitExceeded) that names workflow and key where the
+        function fails or gives no text.
+        """
+        if self.max_concurrency is None:
+            return ""
+        if self.concurrency_key is None:
+            return self.name
+        what = f"concurrency_key of workflow {self.name!r}"
+        try:
+            key = self.concurrency_key(params)
+        except Exception as error:
+            raise ValueError(f"The {what} cannot be had of these params: {type(error).__name__}: {error}") from error
+        if key is None:
+            return ""
+        text: object = key  # whatever an untyped function gives
+        if not isinstance(text, str) or not text:
+            raise ValueError(f"The {what} must be a text of at least one character, or None for no limit, not {key!r}.")
+        return f"{self.name}:{check_text(f'The {what}', text, MAX_KEY)}"
 
     def retries_for(self, own: Retries | None) -> Retries:
         """The retry policy of a step: its own values over Meta's over the setting's."""
@@ -84,9 +116,21 @@ def resolve(cls: type[Any]) -> Options:
             max_duration=None if duration is None else _parse("max_duration", duration),
             retention=given.get("retention"),
             priority=int(priority),
+            **_limit(given),
         )
     except ValueError as error:
         raise TypeError(f"{where}: {error}") from error
+
+
+def _limit(given: dict[str, Any]) -> dict[str, Any]:
+    maximum, key = given.get("max_concurrency"), given.get("concurrency_key")
+    if maximum is not None and (isinstance(maximum, bool) or not isinstance(maximum, int) or maximum < 1):
+        raise ValueError(f"max_concurrency must be a whole number of at least 1, not {maximum!r}.")
+    if key is not None and not callable(key):
+        raise ValueError(f"concurrency_key must be a function of the params, not {key!r}.")
+    if key is not None and maximum is None:
+        raise ValueError("concurrency_key needs max_concurrency: how many instances of one key may run at once.")
+    return {"max_concurrency": maximum, "concurrency_key": key}
 
 
 def _parse(key: str, value: Duration) -> timedelta:

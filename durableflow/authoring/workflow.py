@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options, resolve
 from durableflow.core import registry
 from durableflow.core.aio import async_twin
@@ -147,6 +148,7 @@ class Workflow(Generic[Params, Output]):
                 retention=own,
                 max_duration=cls.options.max_duration,
                 code_version=cls.options.version,
+                concurrency_key=cls.options.limit_key(freeze(params)),
                 created_by=created_by,
                 trigger=trigger,
                 via=via,

@@ -37,6 +37,11 @@ def names() -> list[str]:
     return sorted(_classes)
 
 
+def items() -> list[tuple[str, type[Any]]]:
+    """All registered names with their classes, sorted by name."""
+    return sorted(_classes.items())
+
+
 @contextmanager
 def isolated() -> Iterator[None]:
     """Forget at the end what was registered inside (for tests, case TST-04).

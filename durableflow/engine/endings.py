@@ -11,16 +11,18 @@ from durableflow.core.statuses import Status
 from durableflow.engine.fence import fenced, timeout
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
+from durableflow.engine.slots import frees_slot
 from durableflow.engine.sql import HISTORY, INSTANCE, PENDING, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import LeaseLost
 from durableflow.models import WorkflowInstance
 from durableflow.models.audit import record
-from durableflow.models.lifecycle import close
+from durableflow.models.lifecycle import LET_GO_FIELDS, close
 
-_FREE: Final = "lease_token = NULL, owner = NULL, suspect = {false}, woken = {false}"
+_FREE: Final = "lease_token = NULL, owner = NULL, suspect = {false}, woken = {false}, holds_slot = {false}, hold = ''"
 
 
 @patient
+@frees_slot
 def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
     """Park the instance until ``wake_at`` (None: until an event); seconds until then, None for ever.
 
@@ -56,12 +58,14 @@ def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> float | None:
 
 
 @patient
+@frees_slot
 def complete(lease: Lease, output: str, *, leftovers: bool) -> None:
     """End the instance with its output. ``leftovers``: whether open waits or steps may be there to cancel."""
     _finish(lease, Status.COMPLETE, output, None, "workflow_completed", leftovers)
 
 
 @patient
+@frees_slot
 def fail(lease: Lease, error: dict[str, Any], *, leftovers: bool) -> None:
     """End the instance with an error."""
     _finish(lease, Status.ERRORED, None, codec.dumps(error, what="error"), "workflow_errored", leftovers)
@@ -78,7 +82,7 @@ def _finish(lease: Lease, status: str, output: str | None, error: str | None, en
         now = clock.sqlite_text(fence.now)
         rows = run(
             lease.using,
-            f"""UPDATE {INSTANCE} SET status = %s, output = %s, error = %s, finished = %s, wake_at = NULL, hold = '', interruptions = 0,
+            f"""UPDATE {INSTANCE} SET status = %s, output = %s, error = %s, finished = %s, wake_at = NULL, interruptions = 0,
                 give_backs = 0, {_FREE.format(false="0")} WHERE id = %s RETURNING run_number""",
             [status, output, error, now, lease.pk],
         )
@@ -103,7 +107,7 @@ def _finish_sql(leftovers: bool) -> str:
     )
     return f"""
         WITH {timeout()}, i AS (
-            UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL, hold = '',
+            UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL,
                 interruptions = 0, give_backs = 0, {_FREE.format(false="false")}
             FROM t WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL RETURNING i.id, i.run_number
         ){closing}
@@ -124,6 +128,7 @@ def _row(lease: Lease, run_number: int) -> WorkflowInstance:
 
 
 @patient
+@frees_slot
 def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
     """Pause the instance for a person: nothing is ended, nothing is lost (design 6, "Engine failures").
 
@@ -134,26 +139,29 @@ def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
         row.status, row.blocked = Status.PAUSED, failures.clean(reason)
         row.paused_at = clock.expression("postgresql" if is_postgres(lease.using) else "sqlite")
         row.wake_at = row.lease_token = row.owner = None
-        row.woken = row.suspect = False
-        row.save(
-            update_fields=["status", "blocked", "paused_at", "wake_at", "lease_token", "owner", "woken", "suspect"]
-        )
+        row.woken = row.suspect = row.holds_slot = False
+        row.hold = ""
+        row.save(update_fields=["status", "blocked", "paused_at", "wake_at", *LET_GO_FIELDS])
         if astray:
             row.steps.filter(run_number=row.run_number, seq__in=astray).update(freed=True)
         record(row, "workflow_paused", via="engine", data={"blocked": row.blocked})
 
 
 @patient
+@frees_slot
 def give_back(lease: Lease, delay: timedelta = timedelta(), *, count: bool = False) -> None:
-    """Queue the instance again, due after ``delay``. ``count``: this may not go on for ever."""
+    """Make the instance due again after ``delay``; one that was running is queued, another status stays. ``count``: this
+    may not go on for ever."""
     with fenced(lease) as fence:
         row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
-        row.status = Status.QUEUED
+        if row.status == Status.RUNNING:
+            row.status = Status.QUEUED
         row.wake_at = fence.now + delay
         row.lease_token = row.owner = None
-        row.woken = row.suspect = False
+        row.woken = row.suspect = row.holds_slot = False
+        row.hold = ""
         row.give_backs += int(count)
-        row.save(update_fields=["status", "wake_at", "lease_token", "owner", "woken", "suspect", "give_backs"])
+        row.save(update_fields=["status", "wake_at", "give_backs", *LET_GO_FIELDS])
 
 
 @patient

@@ -41,7 +41,8 @@ def be(number: int) -> None:
 @dataclass
 class Lease:
     """One claim. ``renewed``: the monotonic clock before the claim or the last renewal was sent, so never later than the
-    database counted from; ``lost`` is set by the renewal when somebody else owns the instance."""
+    database counted from; ``lost`` is set by the renewal when somebody else owns the instance; ``slot``: the concurrency
+    key whose slot the instance holds as long as the lease lasts, '' for none."""
 
     using: str
     pk: int
@@ -49,6 +50,7 @@ class Lease:
     label: str
     renewed: float
     lost: bool = False
+    slot: str = ""
 
     def require(self) -> None:
         """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance

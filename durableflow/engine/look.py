@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from durableflow.core import clock
+from durableflow.engine import held, slots
 from durableflow.engine.sql import INSTANCE, is_postgres, moment, run
 from durableflow.models.instance_fields import CLAIM_CLASSES
 
@@ -18,7 +19,14 @@ class NextDue:
 
 
 def next_due(using: str) -> NextDue | None:
-    """Look at the head of each claim class; None when no instance will ever be due by itself. Takes no lock."""
+    """Look at the head of each claim class; None when no instance will ever be due by itself.
+
+    Takes no lock. Each few seconds it also looks for what nobody's clock makes due: parked instances for which there is a
+    slot, and held ones that this code may run.
+    """
+    slots.sweep(using)
+    if (waiting := held.found(using, 1)) is not None:
+        return NextDue(0.0, waiting.pks[0])
     if is_postgres(using):
         rows = run(
             using,

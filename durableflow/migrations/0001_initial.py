@@ -323,6 +323,18 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('hold', 'limit'), ('wake_at__isnull', True)), fields=['concurrency_key', 'claim_class', 'id'], name='durableflow_parked'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('hold__in', ('newer_code', 'unknown_workflow'))), fields=['workflow', 'id'], name='durableflow_held_by_code'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('lease_token__isnull', False)), fields=['owner'], name='durableflow_by_owner'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
             index=models.Index(models.F('status'), models.OrderBy(models.F('id'), descending=True), name='durableflow_by_status'),
         ),
         migrations.AddIndex(
@@ -364,6 +376,10 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name='workflowinstance',
             constraint=models.CheckConstraint(condition=models.Q(('lease_token__isnull', True), ('status__in', ('running', 'waiting_for_pause', 'rolling_back')), _connector='OR'), name='durableflow_lease_is_running'),
+        ),
+        migrations.AddConstraint(
+            model_name='workflowinstance',
+            constraint=models.CheckConstraint(condition=models.Q(('holds_slot', False), models.Q(('lease_token__isnull', False), models.Q(('concurrency_key', ''), _negated=True)), _connector='OR'), name='durableflow_slot_is_leased'),
         ),
         migrations.AddConstraint(
             model_name='workflowinstance',

@@ -14,6 +14,7 @@ from durableflow.core.names import check_text
 from durableflow.core.statuses import TRANSITIONS, Status
 from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models.instance_fields import InstanceFields, Who
+from durableflow.models.limits import lock_slots_of
 from durableflow.models.permissions import OPERATE, name_of, require, row_of
 
 CAUSES = {
@@ -22,6 +23,9 @@ CAUSES = {
     "terminate": "it has already ended or is rolling back",
     "send_event": "nobody can read an event there",
 }
+
+# They may take an instance from whoever executes it: the limit is locked before the instance (design 4, "Lock order").
+FREES_SLOT = frozenset({"terminate"})
 
 
 def refuse(instance: InstanceFields, verb: str) -> InvalidTransition:
@@ -42,6 +46,8 @@ def verb(instance: InstanceFields, name: str, by: Who, permission: str = OPERATE
     using = alias_of(instance)
     manager: Any = type(instance)._default_manager
     with write_transaction(using):
+        if name in FREES_SLOT:
+            lock_slots_of(manager.using(using).filter(pk=instance.pk))
         row = manager.using(using).select_for_update(no_key=True).light().get(pk=instance.pk)
         require(by, permission, row, f"{name} {row.label}")
         if row.status not in TRANSITIONS[name]:

@@ -33,6 +33,7 @@ class NewInstance:
     retention: Retention | None = None
     max_duration: timedelta | None = None
     code_version: int = 0
+    concurrency_key: str = ""
     created_by: Who = None
     trigger: str = Trigger.CODE
     via: str = Via.CODE
@@ -94,6 +95,7 @@ def _row(new: NewInstance) -> WorkflowInstance:
         created_by_name=name_of(new.created_by),
         trigger=new.trigger,
         code_version=new.code_version,
+        concurrency_key=new.concurrency_key,
         retention=None if new.retention is None else new.retention.to_config(),
         request_key=new.request_key,
         request_digest=new.request_digest,

@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durableflow.core import failures
 from durableflow.core.fields import Unreadable
+from durableflow.core.statuses import Hold
 from durableflow.core.statuses import Status as InstanceStatus
 from durableflow.models.instance_events import EventVerbs
 from durableflow.models.instance_fields import Who
@@ -59,6 +60,10 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
                 name="durableflow_lease_is_running",
             ),
             models.CheckConstraint(
+                condition=Q(holds_slot=False) | (Q(lease_token__isnull=False) & ~Q(concurrency_key="")),
+                name="durableflow_slot_is_leased",
+            ),
+            models.CheckConstraint(
                 condition=Q(wake_at__isnull=True)
                 | ~Q(status__in=(InstanceStatus.COMPLETE, InstanceStatus.ERRORED, InstanceStatus.TERMINATED)),
                 name="durableflow_finished_sleeps",
@@ -66,6 +71,17 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
         )
         indexes = (
             models.Index(fields=("claim_class", "wake_at"), condition=Q(wake_at__isnull=False), name="durableflow_due"),
+            models.Index(
+                fields=("concurrency_key", "claim_class", "id"),
+                condition=Q(hold=Hold.LIMIT, wake_at__isnull=True),
+                name="durableflow_parked",
+            ),
+            models.Index(
+                fields=("workflow", "id"),
+                condition=Q(hold__in=(Hold.NEWER_CODE, Hold.UNKNOWN_WORKFLOW)),
+                name="durableflow_held_by_code",
+            ),
+            models.Index(fields=("owner",), condition=Q(lease_token__isnull=False), name="durableflow_by_owner"),
             models.Index(F("status"), F("id").desc(), name="durableflow_by_status"),
             models.Index(F("workflow"), F("id").desc(), name="durableflow_by_workflow"),
             models.Index(F("created"), name="durableflow_by_created"),

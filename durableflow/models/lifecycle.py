@@ -12,6 +12,7 @@ from durableflow.core.aio import async_twin
 from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus, Via
 from durableflow.models.audit import record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
+from durableflow.models.limits import release
 
 
 class LifecycleVerbs(InstanceFields):
@@ -23,7 +24,7 @@ class LifecycleVerbs(InstanceFields):
     def terminate(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
         """End the instance now, for good (design 9).
 
-        One transaction: status, end, no wake, no lease, open waits and open steps cancelled, history. A body that runs
+        One transaction: status, end, no wake, no lease, no slot, open waits and open steps cancelled, history. A body that runs
         is not interrupted: its checkpoint finds no lease and is dropped. Raises PermissionDenied, InvalidTransition.
         """
         with verb(self, "terminate", by) as row:
@@ -32,8 +33,11 @@ class LifecycleVerbs(InstanceFields):
             row.finished = clock.expression(vendor)
             row.blocked = row.hold = ""
             row.wake_at = row.lease_token = row.owner = None
-            row.woken = row.suspect = False
+            held_slot = row.holds_slot
+            row.woken = row.suspect = row.holds_slot = False
             row.save(update_fields=END_FIELDS)
+            if held_slot:
+                release(row)
             close(row)
             record(row, "workflow_terminated", by=by, via=via, reason=reason)
 
@@ -63,7 +67,8 @@ class LifecycleVerbs(InstanceFields):
 
 
 RESUME_FIELDS = ["status", "blocked", "paused_at", "interruptions", "give_backs", "deadline_at", "wake_at"]
-END_FIELDS = ["status", "finished", "blocked", "hold", "wake_at", "lease_token", "owner", "woken", "suspect"]
+LET_GO_FIELDS = ["lease_token", "owner", "woken", "suspect", "holds_slot", "hold"]
+END_FIELDS = ["status", "finished", "blocked", "wake_at", *LET_GO_FIELDS]
 
 
 def _shift(row: InstanceFields, paused: timedelta) -> None:

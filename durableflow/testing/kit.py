@@ -15,7 +15,7 @@ from durableflow.core import atomicity, clock, dispatch, registry
 from durableflow.core.durations import Duration, parse_duration
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import StepKind
-from durableflow.engine.claims import claim
+from durableflow.engine.claims import look
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
 from durableflow.engine.lease import Claim
@@ -179,10 +179,10 @@ class Harness:
         return rows.light().order_by("wake_at", "claim_class", "id").first()
 
     def _execute(self, due: WorkflowInstance) -> None:
-        claims = claim(self._using, pk=due.pk)
-        if not claims:
+        found = look(self._using, pk=due.pk)
+        if not found.taken and not found.again:
             raise RuntimeError(f"{due.label} is due, but another transaction holds its row.")
-        for claimed in claims:
+        for claimed in found.taken:
             claimed.lease.renewed = float("inf")  # nobody renews, however long somebody looks around in a debugger
             interceptor = KitInterceptor(self._mocks, claimed.lease, self._before_exit)
             try:
@@ -196,7 +196,7 @@ class Harness:
     def _expire(self, claimed: Claim) -> None:
         """What a supervisor does when it has reaped a dead worker."""
         rows = WorkflowInstance.objects.using(self._using).filter(lease_token=claimed.lease.token)
-        rows.update(wake_at=self._now())
+        rows.update(wake_at=self._now(), suspect=True)
 
     def _refresh(self) -> None:
         for key, row in list(self._rows.items()):

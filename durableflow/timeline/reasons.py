@@ -21,6 +21,8 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
 
     ``waits`` and ``veil``: what ``open_waits`` and ``Veil.over`` gave already.
     """
+    if instance.hold:
+        return f"{Hold(instance.hold).label}."
     if instance.status == Status.QUEUED:
         return _queued(instance)
     if instance.status == Status.RUNNING:
@@ -41,8 +43,6 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
 
 
 def _queued(instance: WorkflowInstance) -> str:
-    if instance.hold:
-        return f"{Hold(instance.hold).label}."
     if instance.wake_at is not None and instance.wake_at > clock.host_now():
         return _("Starts at %s.") % _time(instance.wake_at)
     return _("Waits for a free worker.")
@@ -64,7 +64,7 @@ def _waiting(instance: WorkflowInstance, waits: list[dict[str, Any]]) -> str:
         return " ".join(_wait(wait) for wait in waits)
     step = _step(instance, status=StepStatus.PENDING, wake_at__isnull=False)
     if step is None:
-        return f"{Hold(instance.hold).label}." if instance.hold else _("Waits.")
+        return _("Waits.")
     values = {"step": _label(step), "time": _time(step["wake_at"]), "number": step["attempts"] + 1}
     if step["kind"] in (StepKind.SLEEP, StepKind.SLEEP_UNTIL):
         return _("Sleeps in %(step)s until %(time)s.") % values

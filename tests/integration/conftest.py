@@ -8,7 +8,9 @@ from datetime import UTC, datetime
 import pytest
 
 from durableflow.core import clock, registry
+from durableflow.core.conf import get_settings
 from durableflow.core.durations import Duration, parse_duration
+from durableflow.models import WorkflowInstance
 
 
 @pytest.fixture(autouse=True)
@@ -25,6 +27,11 @@ class StoppedClock:
         """Let ``duration`` pass."""
         clock.move(self.now + parse_duration(duration))
         return self.now
+
+    def outlast_leases(self) -> datetime:
+        """Let so much time pass, with looks at it, that every lease may be taken over (design 4, "Takeover")."""
+        WorkflowInstance.objects.filter(lease_token__isnull=False).update(suspect=True)
+        return self.advance(get_settings().LEASE * 4 / 3)
 
     @property
     def now(self) -> datetime:

@@ -14,7 +14,7 @@ from django.db import OperationalError, connection
 from durableflow import Priority, Step, Workflow, WorkflowEvent, drain
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import claims as claims_module
-from durableflow.engine import executor, renewal, steps, watcher
+from durableflow.engine import executor, renewal, steps, taking, watcher
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -81,13 +81,13 @@ def test_a_lease_counts_from_before_its_claim(monkeypatch: pytest.MonkeyPatch) -
     """CON-02: however long the answer took, the worker does not think its lease younger than the database does."""
     quick().create()
     sent: list[float] = []
-    run = claims_module.run
+    run = taking.run
 
     def noted(*args: Any) -> Any:
         sent.append(time.monotonic())
         return run(*args)
 
-    monkeypatch.setattr(claims_module, "run", noted)
+    monkeypatch.setattr(taking, "run", noted)
     (claimed,) = claim("default")
     assert claimed.lease.renewed <= sent[0]
 
@@ -165,7 +165,7 @@ def test_a_due_row_that_another_took_between_look_and_claim(monkeypatch: pytest.
         pytest.skip("PostgreSQL claims in one statement")
     row = quick().create()
     looked = Gate()
-    original = claims_module._due_sqlite
+    original = taking.due_sqlite
     calls: list[int] = []
 
     def due(*args: Any) -> Any:
@@ -175,7 +175,7 @@ def test_a_due_row_that_another_took_between_look_and_claim(monkeypatch: pytest.
             looked.stop_here()
         return rows
 
-    monkeypatch.setattr(claims_module, "_due_sqlite", due)
+    monkeypatch.setattr(taking, "due_sqlite", due)
     late = Task(lambda: claim("default"))
     looked.wait_until_reached()
     (first,) = claim("default")

@@ -9,7 +9,6 @@ import pytest
 from django.db import connection
 
 from durableflow import NonRetryableError, Retries, Step, Workflow, WorkflowEvent, drain
-from durableflow.core import registry
 from durableflow.engine import executor
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
@@ -555,43 +554,6 @@ def test_limit_of_records_counts_all_kinds(settings: Any) -> None:
     assert instance.error is not None and "records" in instance.error["message"]
 
 
-# ENG-13 -------------------------------------------------------------------------------------------------------------
-
-
-def test_unknown_workflow_is_blocked_and_resumable(stopped_clock: StoppedClock) -> None:
-    """ENG-13: a clear state, no hot loop, healthy instances finish; with the class back it goes on without loss."""
-    bodies: list[str] = []
-
-    class Gone(Workflow):
-        class Meta:
-            name = "gone"
-
-        def run(self, event: WorkflowEvent, step: Step) -> str:
-            step.do("before", lambda: bodies.append("before"))
-            step.sleep("nap", 60)
-            return step.do("after", lambda: noted(bodies, "after", "finished"))
-
-    class Healthy(Workflow):
-        def run(self, event: WorkflowEvent, step: Step) -> str:
-            return step.do("work", lambda: "done")
-
-    instance = drained(Gone.create())
-    with registry.isolated():
-        registry._classes.pop("gone")
-        stopped_clock.advance(60)
-        healthy = [Healthy.create() for _ in range(20)]
-        assert drain(seconds=10) == 21
-        assert drain(seconds=0) == 0  # no hot loop
-        instance.refresh_from_db()
-        assert instance.status == S.PAUSED
-        assert "No workflow is named 'gone'" in instance.blocked and "healthy" in instance.blocked
-        for row in healthy:
-            row.refresh_from_db()
-            assert row.status == S.COMPLETE
-    instance.resume()
-    assert (drained(instance).status, instance.output, bodies) == (S.COMPLETE, "finished", ["before", "after"])
-
-
 # ENG-14 -------------------------------------------------------------------------------------------------------------
 
 
@@ -726,23 +688,6 @@ def test_unreadable_params_block() -> None:
 
 
 # What a worker cannot run ---------------------------------------------------------------------------------------------
-
-
-def test_newer_code_is_needed(stopped_clock: StoppedClock) -> None:
-    """Design 6: an instance of a later version is not run by older code; after the deploy it is resumed."""
-
-    def define(version: int) -> Any:
-        meta = type("Meta", (), {"name": "versioned", "version": version})
-        run = lambda self, event, step: step.do("work", lambda: version)  # noqa: E731
-        return type("Versioned", (Workflow,), {"run": run, "Meta": meta, "__module__": __name__})
-
-    instance = define(2).create()
-    define(1)
-    assert drained(instance).status == S.PAUSED
-    assert "needs version 2" in instance.blocked and "has version 1" in instance.blocked
-    define(3)
-    instance.resume()
-    assert (drained(instance).status, instance.output) == (S.COMPLETE, 3)
 
 
 def test_an_instance_that_is_deleted_while_it_runs() -> None:

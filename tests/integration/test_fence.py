@@ -14,6 +14,7 @@ from durableflow import EventTimeout, Step, Workflow, WorkflowEvent, drain
 from durableflow.core.durations import parse_duration
 from durableflow.engine import bodies, endings, steps, waits
 from durableflow.engine.claims import claim
+from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -245,7 +246,7 @@ def test_an_exit_whose_answer_is_lost_is_done_once(monkeypatch: pytest.MonkeyPat
 
     row = Exits.create()
     if name == "block":
-        WorkflowInstance.objects.update(code_version=9)
+        WorkflowInstance.objects.update(code_version=9, give_backs=MAX_GIVE_BACKS)
     lossy = Lossy()
     monkeypatch.setattr(endings, "run", _lose_exit(endings.run, lossy))
     monkeypatch.setattr(endings, "record", lossy.after(endings.record) if name == "block" else endings.record)

@@ -421,7 +421,7 @@ def test_retry_after_a_takeover_within_the_delay(stopped_clock: StoppedClock) ->
             execute(taken, renew=False)
     instance.refresh_from_db()
     assert (instance.status, bodies) == (S.RUNNING, [1])
-    stopped_clock.advance(get_settings().LEASE)
+    stopped_clock.outlast_leases()
     assert (drained(instance).status, bodies) == (S.WAITING, [1])
     stopped_clock.advance("10 minutes")
     assert (drained(instance).status, bodies) == (S.ERRORED, [1, 2])

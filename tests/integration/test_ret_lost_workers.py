@@ -226,7 +226,7 @@ def run_dying(instance: WorkflowInstance, clock: StoppedClock, crash: Crash) -> 
         try:
             execute(taken[0], interceptor=crash, renew=False)
         except ProcessDied:
-            clock.advance(get_settings().LEASE)
+            clock.outlast_leases()
     instance.refresh_from_db()
     return instance
 
@@ -309,7 +309,7 @@ def test_a_step_without_retries_starts_its_body_once(stopped_clock: StoppedClock
         patch.setattr(engine_bodies.BodyRun, "_mark_start", die)
         with pytest.raises(ProcessDied):
             execute(taken, renew=False)
-    stopped_clock.advance(get_settings().LEASE)
+    stopped_clock.outlast_leases()
     assert drained(instance).status == S.COMPLETE
     assert [entry[:2] for entry in bodies] == [("first", 1), ("second", 1)]
     assert "attempt_lost" not in types_of(instance)
@@ -325,7 +325,7 @@ def test_a_worker_that_died_outside_of_a_body_charges_nothing_to_a_sleep(stopped
 
     instance = Sleeps.create()
     claim("default")  # it dies before it has done anything
-    stopped_clock.advance(get_settings().LEASE)
+    stopped_clock.outlast_leases()
     drained(instance)
     stopped_clock.advance(60)
     assert drained(instance).output == "1"
@@ -374,7 +374,7 @@ def test_start_marks_end_with_the_first_checkpoint(
             1
         ],
     )
-    stopped_clock.advance("1 minute")
+    stopped_clock.outlast_leases()
     assert (drained(instance).status, instance.interruptions) == (S.COMPLETE, 0)
     assert written == ["first pending", "first started", "first complete", "second complete", "third complete"]
 
@@ -394,7 +394,7 @@ def test_progress_clears_the_count(stopped_clock: StoppedClock) -> None:
         (taken,) = claim("default")
         with pytest.raises(ProcessDied):
             execute(taken, interceptor=run, renew=False)
-        stopped_clock.advance(get_settings().LEASE)
+        stopped_clock.outlast_leases()
     assert drained(instance).status == S.COMPLETE, instance.blocked
     assert types_of(instance).count("attempt_lost") == 15
 

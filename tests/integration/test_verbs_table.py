@@ -18,6 +18,7 @@ from durableflow import InstanceAlreadyExists, InvalidTransition, Step, Workflow
 from durableflow.core.statuses import ACTIVE, FINISHED, TRANSITIONS, Status, allowed
 from durableflow.engine import endings
 from durableflow.engine.claims import claim
+from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord, WorkflowInstance
 from tests.conftest import UserFactory
 from tests.integration.con_flows import expire_leases
@@ -299,7 +300,7 @@ def test_engine_and_verbs_change_statuses_by_the_table_only() -> None:
         done = Life.create("done")
         failing = Life.create("fail")
         stopped, blocked, lost, returned = (Life.create() for _ in range(4))
-        WorkflowInstance.objects.filter(pk=blocked.pk).update(code_version=9)
+        WorkflowInstance.objects.filter(pk=blocked.pk).update(code_version=9, give_backs=MAX_GIVE_BACKS)
         held = {claimed.lease.pk: claimed for claimed in (claim("default")[0] for _ in range(6))}
         endings.give_back(held[returned.pk].lease)
         expire_leases()  # all the others are taken over

@@ -11,6 +11,7 @@ from durableflow import InvalidTransition, Retries, Step, Workflow, WorkflowEven
 from durableflow.core.exceptions import StaleDecision
 from durableflow.engine import endings, executor
 from durableflow.engine.claims import claim
+from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
 from durableflow.engine.renewal import renew
@@ -210,7 +211,7 @@ def test_in_every_stage(monkeypatch: pytest.MonkeyPatch, stopped_clock: StoppedC
         claim("default")
         stopped_clock.advance(3600)
     elif stage == "blocked":
-        WorkflowInstance.objects.update(code_version=9)
+        WorkflowInstance.objects.update(code_version=9, give_backs=MAX_GIVE_BACKS)
     if stage not in ("queued", "expired"):
         drain()
     before = list(seen)

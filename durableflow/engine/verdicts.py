@@ -1,0 +1,84 @@
+"""What this process may do with a due row, decided in the statement that finds it (design 4 "Takeover", 6 "Engine failures").
+
+The names and versions of the workflows that this process knows stand in the statement itself: they change as seldom as
+its code does, so that it stays prepared.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from durableflow.core import registry
+from durableflow.core.statuses import Hold
+
+Code = tuple[tuple[str, int, int | None], ...]
+
+TAKE: Final = "take"
+SUSPECT: Final = "suspect"
+LIMIT: Final = Hold.LIMIT.value
+UNKNOWN: Final = Hold.UNKNOWN_WORKFLOW.value
+NEWER: Final = Hold.NEWER_CODE.value
+HELD: Final = (UNKNOWN, NEWER)
+
+MAX_GIVE_BACKS: Final = 10
+FIRST_HOLD: Final = 15.0
+"""Seconds until the next look at a row that this code may not run; they double with each look."""
+LONGEST_HOLD: Final = 300.0
+HOLD_DOUBLINGS: Final = 5  # 2**5 * FIRST_HOLD is above LONGEST_HOLD
+
+
+class Known(NamedTuple):
+    """Conditions on a row of the instance table, as SQL for either database."""
+
+    unknown: str
+    newer: str
+    limited: str
+
+
+def known() -> Known:
+    """What this process's code knows now."""
+    return _known(known_code())
+
+
+def known_code() -> Code:
+    """Name, version and limit of all workflows that this process's code has."""
+    return tuple((name, cls.options.version, cls.options.max_concurrency) for name, cls in registry.items())
+
+
+@lru_cache(maxsize=64)
+def _known(code: Code) -> Known:
+    names = [name for name, _, _ in code]
+    limited = [name for name, _, maximum in code if maximum is not None]
+    cases = "".join(f" WHEN '{name}' THEN {int(version)}" for name, version, _ in code if version)
+    version = f"CASE workflow{cases} ELSE 0 END" if cases else "0"
+    return Known(
+        unknown=f"workflow NOT IN ({_listed(names)})" if names else "1 = 1",
+        newer=f"code_version > {version}",
+        limited=f"workflow IN ({_listed(limited)})" if limited else "1 = 0",
+    )
+
+
+def _listed(names: list[str]) -> str:
+    # Names of workflows are letters, digits, '_' and '-' (core/names.py): nothing to escape.
+    return ", ".join(f"'{name}'" for name in names)
+
+
+def verdict() -> str:
+    """SQL for what happens to a due row: TAKE, SUSPECT (the first look at an expired lease), one of HELD, or LIMIT (it
+    needs a slot first).
+
+    What has been given back too often is taken whatever it is: the executor blocks it with the reason.
+    """
+    rules = known()
+    return f"""CASE WHEN lease_token IS NOT NULL AND NOT suspect THEN '{SUSPECT}'
+        WHEN give_backs >= {MAX_GIVE_BACKS} THEN '{TAKE}'
+        WHEN {rules.unknown} THEN '{UNKNOWN}'
+        WHEN {rules.newer} THEN '{NEWER}'
+        WHEN NOT holds_slot AND {rules.limited} THEN '{LIMIT}'
+        ELSE '{TAKE}' END"""
+
+
+def hold_seconds(give_backs: int) -> float:
+    """Seconds until the next look at a row that has been given back so often before."""
+    return min(LONGEST_HOLD, FIRST_HOLD * float(2 ** min(give_backs, HOLD_DOUBLINGS)))
