@@ -1,0 +1,111 @@
+"""Poison in a real cluster: an instance whose step harms its process ends clearly, the others go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from durableflow.models import WorkflowInstance
+from tests.support.cluster import cluster, until
+from tests.support.ledger import Ledger
+from tests.workflows.poison_samples import BODIES, ClusterAfterPoison, ClusterPoison
+
+pytestmark = pytest.mark.django_db(transaction=True)
+S = WorkflowInstance.Status
+
+FINISHES = ("complete", "", 1)
+REFUSED = ("errored", "durableflow.CodecError", 1)
+"""Status, type of the error, starts of the body."""
+EXPECTED: dict[str, tuple[str, str, int]] = {
+    # RET-13: an error of whatever kind is a failed attempt.
+    "exits": ("errored", "SystemExit", 2),
+    "interrupts": ("errored", "KeyboardInterrupt", 2),
+    "closes a generator": ("errored", "GeneratorExit", 2),
+    "memory": ("errored", "MemoryError", 2),
+    "recursion": ("errored", "RecursionError", 2),
+    "unreadable error": ("errored", "tests.workflows.poison_samples.UnreadableError", 2),
+    "demanding error": ("errored", "tests.workflows.poison_samples.DemandingError", 2),
+    "local error": ("errored", "tests.workflows.poison_samples.Local", 2),
+    "error with odd text": ("errored", "ValueError", 2),
+    "error group": ("errored", "ExceptionGroup", 2),
+    # SER-02: what cannot be stored is not tried again.
+    "model": REFUSED,
+    "queryset": REFUSED,
+    "lambda": REFUSED,
+    "file": REFUSED,
+    "cycle": REFUSED,
+    # OPS-08, RET-02: what does not end in time has timed out, however it resists.
+    "swallows": ("errored", "durableflow.StepTimeout", 2),
+    "C code": ("errored", "durableflow.StepTimeout", 2),
+    # OPS-07, design 6: connections are repaired, what is left open is refused.
+    "broken transaction": FINISHES,
+    "closed connections": FINISHES,
+    "open block": ("errored", "durableflow.InvalidDurableCall", 1),
+    "manual mode": ("errored", "durableflow.InvalidDurableCall", 1),
+    "signals": FINISHES,
+    "forks": FINISHES,
+    "threads": FINISHES,
+    "floods": FINISHES,
+    "recursion limit": FINISHES,
+    # An instance that its own step stops.
+    "deletes": ("gone", "", 1),
+    "terminates": ("terminated", "", 1),
+    # RET-03: the lost worker is an attempt.
+    "dies": ("errored", "durableflow.WorkerLost", 2),
+    "killed": ("errored", "durableflow.WorkerLost", 2),
+    "crashes": ("errored", "durableflow.WorkerLost", 2),
+    "C code with the lock": ("errored", "durableflow.StepTimeout", 2),
+}
+HARD = ("dies", "killed", "crashes", "C code with the lock")
+SPOILS = ("closed connections", "recursion limit")
+"""What harms the process for whoever comes next; each alone, so that a failure tells which."""
+SOFT = tuple(kind for kind in EXPECTED if kind not in (*HARD, *SPOILS))
+GROUPS = [
+    pytest.param(SOFT, id="soft"),
+    pytest.param(HARD, id="hard"),
+    *(pytest.param((kind,), id=kind) for kind in SPOILS),
+]
+
+
+def test_all_kinds_are_expected_somewhere() -> None:
+    assert set(BODIES) == set(EXPECTED)
+
+
+def settled(rows: Collection[WorkflowInstance]) -> bool:
+    open_ones = WorkflowInstance.objects.filter(pk__in=[row.pk for row in rows]).active().exclude(status=S.PAUSED)
+    return not open_ones.exists()
+
+
+def outcome(row: WorkflowInstance, starts: int) -> tuple[str, str, int]:
+    now = WorkflowInstance.objects.filter(pk=row.pk).first()
+    if now is None:
+        return "gone", "", starts
+    return now.status, now.error["type"] if now.error else now.blocked, starts
+
+
+@pytest.mark.parametrize("kinds", GROUPS)
+def test_poison_harms_its_own_instance_alone(kinds: tuple[str, ...], tmp_path: Path) -> None:
+    """RET-03, RET-13, SER-02, OPS-07, OPS-08, OPS-13: all kinds at once in two workers, and a healthy instance beside and
+    after each of them, whose time-out works; the cluster stops as it should."""
+    ledger = Ledger(tmp_path / "ledger")
+    with cluster(tmp_path / "log", durableflow={"LEASE": 2}) as running:
+        params: list[Any] = [{"kind": kind, "log": str(ledger.path)} for kind in kinds]
+        poison = {row["kind"]: ClusterPoison.create(row) for row in params}
+        beside = [ClusterAfterPoison.create(row) for row in params]
+        until(lambda: settled([*poison.values(), *beside]), "all have ended", 120)
+        after = [ClusterAfterPoison.create(row) for row in params[:4]]
+        until(lambda: settled(after), "the workers serve on")
+        assert running.stop() == 0
+        assert not running.alive()
+    starts = {kind: sum(line.startswith(f"{kind}: start") for line in ledger.lines) for kind in kinds}
+    found = {kind: outcome(row, starts[kind]) for kind, row in poison.items()}
+    wrong = [f"{kind}: {found[kind]}, expected {EXPECTED[kind]}" for kind in kinds if found[kind] != EXPECTED[kind]]
+    assert not wrong, "\n".join(wrong)
+    assert {kind: ledger.count(f"{kind}: before") for kind in kinds} == dict.fromkeys(kinds, 1)
+    for row in (*beside, *after):
+        row.refresh_from_db()
+        assert (row.status, row.output) == (S.COMPLETE, "timed out"), (row.params, row.error, row.blocked)
