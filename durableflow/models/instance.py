@@ -12,11 +12,13 @@ from durableflow.core import failures
 from durableflow.core.fields import Unreadable
 from durableflow.core.statuses import Hold
 from durableflow.core.statuses import Status as InstanceStatus
+from durableflow.core.transactions import alias_of
 from durableflow.models.instance_events import EventVerbs
 from durableflow.models.instance_fields import Who
 from durableflow.models.lifecycle import LifecycleVerbs
 from durableflow.models.permissions import available_actions
 from durableflow.models.querysets import InstanceQuerySet
+from durableflow.models.removal import removing
 from durableflow.models.repair import RepairVerbs
 from durableflow.models.results import ResultVerbs
 
@@ -91,6 +93,15 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
 
     def __str__(self) -> str:
         return self.label
+
+    def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
+        """Delete the row with all that belongs to it, as Django does, in one transaction that has locked it first; a slot
+        that it held is free then."""
+        rows = type(self)._base_manager.using(using or alias_of(self)).filter(pk=self.pk)
+        with removing(rows):
+            return super().delete(using=using, keep_parents=keep_parents)
+
+    delete.alters_data = True  # type: ignore[attr-defined]
 
     @property
     def error(self) -> dict[str, Any] | None:
