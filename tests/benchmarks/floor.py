@@ -1,28 +1,22 @@
-"""The floor: a loop of one-row INSERT and COMMIT through the bare driver, on an indexed table of its own."""
+"""The floor: a loop of one-row INSERT and COMMIT through the bare driver, on an indexed table of its own.
+
+Plain Python without Django: the peers measure themselves against the same loop.
+"""
 
 from __future__ import annotations
 
 import sqlite3
 import time
-from typing import Any
 
-from django.db import connection
+import psycopg
 
 TABLE = "durableflow_floor"
 
 
-def seconds(rows: int) -> float:
-    """How long ``rows`` such inserts take on the database in use."""
-    return _postgres(rows) if connection.vendor == "postgresql" else _sqlite(rows)
-
-
-def _postgres(rows: int) -> float:
-    import psycopg
-
-    connection.ensure_connection()
-    params: dict[str, Any] = connection.get_connection_params()
-    keep = {key: params[key] for key in ("dbname", "user", "password", "host", "port") if params.get(key)}
-    with psycopg.connect(**keep) as raw:
+def postgresql(conninfo: str, rows: int) -> float:
+    """Seconds that ``rows`` such inserts take on PostgreSQL."""
+    with psycopg.connect(conninfo) as raw:
+        raw.execute("SET client_min_messages = error")
         raw.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (id bigserial PRIMARY KEY, k int, v text)")
         raw.execute(f"CREATE INDEX IF NOT EXISTS {TABLE}_k ON {TABLE} (k)")
         raw.commit()
@@ -33,8 +27,9 @@ def _postgres(rows: int) -> float:
         return time.perf_counter() - began
 
 
-def _sqlite(rows: int) -> float:
-    raw = sqlite3.connect(str(connection.settings_dict["NAME"]), timeout=20, isolation_level=None)
+def sqlite(path: str, rows: int) -> float:
+    """The same on the SQLite file ``path``, with the durability that the project's settings ask for."""
+    raw = sqlite3.connect(path, timeout=20, isolation_level=None)
     try:
         raw.execute("PRAGMA synchronous=NORMAL")
         raw.execute(f"CREATE TABLE IF NOT EXISTS {TABLE} (id INTEGER PRIMARY KEY, k int, v text)")
