@@ -14,7 +14,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from durableflow import InstanceAlreadyExists, StaleDecision
 from durableflow.models import PendingEvent
-from tests.chaos.workflows import NOTES, WORKFLOWS
+from tests.chaos.workflows import NOTES, workflow_of
 
 SPREAD: Final = 3.0
 """Seconds after an instance's creation within which its events are sent."""
@@ -79,7 +79,7 @@ class Driver:
                 self._stop.wait(PAUSE)
 
     def _create(self, number: int) -> None:
-        workflow = WORKFLOWS[number % len(WORKFLOWS)]
+        workflow = workflow_of(number)
         name = f"chaos-{number}"
         try:
             workflow.create({"number": number, "ledger": self._ledger}, instance_id=name)

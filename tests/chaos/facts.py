@@ -11,8 +11,9 @@ from typing import Any
 from django.db import connection
 
 from durableflow.models import SentEvent, StepRecord, WorkflowInstance
+from durableflow.models.limits import ConcurrencyLimit
 from tests.chaos.verdict import Facts, Line
-from tests.chaos.workflows import label, plan
+from tests.chaos.workflows import ChaosLimited, label, plan, workflow_of
 
 TABLE = "chaos_effect"
 
@@ -23,11 +24,14 @@ def make_table() -> None:
         cursor.execute(f"CREATE TABLE {TABLE} (instance text, step text, nonce text)")
 
 
-def read_ledger(path: Path) -> Iterable[Line]:
+def read_ledger(path: Path) -> list[Line]:
     """The ledger's lines, in order."""
-    if path.exists():
-        for text in path.read_text().splitlines():
-            yield Line(**json.loads(text))
+    return [Line(**json.loads(text)) for text in path.read_text().splitlines()] if path.exists() else []
+
+
+def leaked_slots() -> list[str]:
+    """The limits that count somebody as running, when nobody is."""
+    return [f"limit {row.key!r} counts {row.running} running" for row in ConcurrencyLimit.objects.exclude(running=0)]
 
 
 def collect(created: dict[str, int]) -> Iterable[Facts]:
@@ -57,6 +61,7 @@ def collect(created: dict[str, int]) -> Iterable[Facts]:
             events=events[row.pk] if row else [],
             rows=rows[name],
             stuck=_stuck(row) if row else [],
+            limited=issubclass(workflow_of(number), ChaosLimited),
         )
 
 

@@ -17,10 +17,10 @@ from durableflow.models import WorkflowInstance
 from tests.chaos.database import Database
 from tests.chaos.driver import Driver
 from tests.chaos.environment import environment
-from tests.chaos.facts import collect, make_table, read_ledger
+from tests.chaos.facts import collect, leaked_slots, make_table, read_ledger
 from tests.chaos.fleet import Fleet, Service
 from tests.chaos.verdict import Verdict, judge
-from tests.chaos.workflows import LOST, NOTES
+from tests.chaos.workflows import LOST, NOTES, SLOTS
 
 KILL_EVERY: Final = 1.0
 SHAKE_EVERY: Final = 7.0
@@ -137,7 +137,8 @@ def run(options: argparse.Namespace, place: Database, dice: random.Random) -> in
         it.fleet.stop(STOP_SECONDS)
     finally:
         it.fleet.kill_all()
-    verdict = judge(collect(driver.created), read_ledger(ledger), NOTES, LOST)
+    verdict = judge(collect(driver.created), read_ledger(ledger), NOTES, LOST, SLOTS)
+    it.fleet.problems += leaked_slots()
     if not calm:
         it.fleet.problems.append(f"not all instances ended within {options.calm:g} s after the last kill")
     return report(it, verdict)
@@ -157,6 +158,7 @@ def report(it: Run, verdict: Verdict) -> int:
         "repeated": verdict.repeated,
         "twice": verdict.twice,
         "stuck": verdict.stuck,
+        "over": verdict.over,
         "orphans": it.fleet.orphans,
         "instances": it.options.instances,
         "database": it.options.database,

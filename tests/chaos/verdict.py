@@ -15,7 +15,8 @@ that all processes append to:
    checkpoint was lost.
 
 Atomic steps: exactly one row, and it is the checkpoint's. Steps with ``retries=0``: at most one start. Events: each
-payload once, in the order sent, in the instance's output; each row consumed by a step of its own.
+payload once, in the order sent, in the instance's output; each row consumed by a step of its own. Limited instances: of the
+bodies that ran to their end, no more than the limit between a start and its end at any line.
 """
 
 from __future__ import annotations
@@ -60,19 +61,22 @@ class Facts:
     events: Sequence[tuple[Any, str]]
     rows: Sequence[tuple[str, str]]
     stuck: Sequence[str] = ()
+    limited: bool = False
 
 
 @dataclass
 class Verdict:
     """Counts, and a sentence for each thing that is wrong. ``lost``: instances that did not complete, or lost
     something; ``repeated``: starts of finished bodies, and further rows of atomic ones; ``twice``: events applied more
-    than once; ``stuck``: rows that hold a lease, a slot or a wake-up after their end."""
+    than once; ``stuck``: rows that hold a lease, a slot or a wake-up after their end; ``over``: starts beyond the limit of
+    a limited workflow."""
 
     complete: int = 0
     lost: int = 0
     repeated: int = 0
     twice: int = 0
     stuck: int = 0
+    over: int = 0
     once_lost: int = 0
     interrupted: int = 0
     problems: list[str] = field(default_factory=list)
@@ -80,22 +84,41 @@ class Verdict:
     @property
     def good(self) -> bool:
         """Whether nothing is wrong."""
-        return not self.problems and not (self.lost or self.repeated or self.twice or self.stuck)
+        return not self.problems and not (self.lost or self.repeated or self.twice or self.stuck or self.over)
 
 
-def judge(facts: Iterable[Facts], ledger: Iterable[Line], notes: Sequence[Any], lost: str) -> Verdict:
+def judge(
+    facts: Iterable[Facts], ledger: Sequence[Line], notes: Sequence[Any], lost: str, slots: int | None = None
+) -> Verdict:
     """Judge all instances. ``notes``: the payloads that each was sent, in order; ``lost``: the output of a step that
-    starts once and whose worker died."""
+    starts once and whose worker died; ``slots``: how many limited instances may run at a time."""
     lines: dict[str, list[Line]] = defaultdict(list)
     for line in ledger:
         lines[line.instance].append(line)
     verdict = Verdict()
+    facts = list(facts)
+    if slots is not None:
+        _slots({instance.instance for instance in facts if instance.limited}, ledger, slots, verdict)
     for instance in facts:
         _Case(instance, lines.pop(instance.instance, []), notes, lost, verdict).judge()
     for stranger in lines:
         verdict.problems.append(f"{stranger}: bodies ran of an instance that does not exist")
         verdict.lost += 1
     return verdict
+
+
+def _slots(limited: set[str], ledger: Sequence[Line], slots: int, verdict: Verdict) -> None:
+    """A body that was killed has no end and is left out: it is not known when it stopped."""
+    ended = {line.nonce for line in ledger if line.what == "end"}
+    running: set[str] = set()
+    for line in ledger:
+        if line.instance in limited and line.nonce in ended:
+            (running.add if line.what == "start" else running.discard)(line.nonce)
+            if line.what == "start" and len(running) > slots:
+                verdict.over += 1
+                verdict.problems.append(
+                    f"{line.instance}: {line.step} runs beside {len(running) - 1} others of {slots} slots"
+                )
 
 
 class _Case:

@@ -25,6 +25,7 @@ NOTES: Final = ("note-a", "note-b")
 KINDS: Final = (
     ["do"] * 8 + ["flaky"] * 3 + ["sleep"] * 2 + ["atomic"] * 2 + ["event"] * 2 + ["approval", "once", "caught"]
 )
+SLOTS: Final = 2
 LOST: Final = "lost"
 """What a step that starts once gives if its worker died in it."""
 NAP: Final = 0.2
@@ -145,4 +146,17 @@ class Chaos(Workflow[Params, list[Any]]):
             return str(error)
 
 
-WORKFLOWS: Final[tuple[type[Workflow[Params, list[Any]]], ...]] = (Chaos,)
+class ChaosLimited(Chaos):
+    """The same, of which only some may run at the same time."""
+
+    class Meta:
+        max_concurrency = SLOTS
+
+
+WORKFLOWS: Final[tuple[type[Workflow[Params, list[Any]]], ...]] = (Chaos, Chaos, ChaosLimited)
+"""By an instance's number, in turn."""
+
+
+def workflow_of(number: int) -> type[Workflow[Params, list[Any]]]:
+    """The workflow of an instance."""
+    return WORKFLOWS[number % len(WORKFLOWS)]

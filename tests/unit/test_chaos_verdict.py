@@ -158,6 +158,15 @@ def test_a_lost_start_of_what_may_start_once_is_no_loss() -> None:
     assert verdict.good and verdict.once_lost == 1
 
 
+@pytest.mark.parametrize(("slots", "over"), [(1, 1), (2, 0)])
+def test_more_at_a_time_than_there_are_slots(slots: int, over: int) -> None:
+    """Two that are limited, side by side; a third that was killed, and one that is not limited, do not count."""
+    of = [facts(instance=name, limited=name != "free") for name in ("one", "two", "dead", "free")]
+    lines = [replace(start("0-do", name), instance=name) for name in ("one", "two", "dead", "free")]
+    lines += [replace(end("0-do", name), instance=name) for name in ("one", "two", "free")]
+    assert judge(of, lines, NOTES, "lost", slots).over == over
+
+
 def test_a_body_of_an_instance_that_is_not_there() -> None:
     verdict = judge([facts()], [*ledger(), replace(start("0-do", "x"), instance="stranger")], NOTES, "lost")
     assert (verdict.lost, verdict.good) == (1, False)
