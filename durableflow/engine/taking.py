@@ -156,7 +156,7 @@ def named(found: Found, now: str) -> str:
 def held_here() -> str:
     """SQL: the row is held, but this process's code may run it."""
     rules = known()
-    return f"{IS_HELD} AND NOT ({rules.unknown}) AND NOT ({rules.newer}) AND {_FREE_OR_SUSPECT}"
+    return f"{IS_HELD} AND {rules.named} AND NOT ({rules.newer}) AND {_FREE_OR_SUSPECT}"
 
 
 def take_sqlite(using: str, found: Found, wanted: int, window: int) -> list[Row]:

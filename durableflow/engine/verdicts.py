@@ -31,7 +31,7 @@ HOLD_DOUBLINGS: Final = 5  # 2**5 * FIRST_HOLD is above LONGEST_HOLD
 class Known(NamedTuple):
     """Conditions on a row of the instance table, as SQL for either database."""
 
-    unknown: str
+    named: str
     newer: str
     limited: str
 
@@ -53,15 +53,15 @@ def _known(code: Code) -> Known:
     cases = "".join(f" WHEN '{name}' THEN {int(version)}" for name, version, _ in code if version)
     version = f"CASE workflow{cases} ELSE 0 END" if cases else "0"
     return Known(
-        unknown=f"workflow NOT IN ({_listed(names)})" if names else "1 = 1",
+        named=_among(names),
         newer=f"code_version > {version}",
-        limited=f"workflow IN ({_listed(limited)})" if limited else "1 = 0",
+        limited=_among(limited),
     )
 
 
-def _listed(names: list[str]) -> str:
+def _among(names: list[str]) -> str:
     # Names of workflows are letters, digits, '_' and '-' (core/names.py): nothing to escape.
-    return ", ".join(f"'{name}'" for name in names)
+    return f"workflow IN ({', '.join(repr(name) for name in names)})" if names else "1 = 0"
 
 
 def verdict() -> str:
@@ -73,7 +73,7 @@ def verdict() -> str:
     rules = known()
     return f"""CASE WHEN lease_token IS NOT NULL AND NOT suspect THEN '{SUSPECT}'
         WHEN give_backs >= {MAX_GIVE_BACKS} THEN '{TAKE}'
-        WHEN {rules.unknown} THEN '{UNKNOWN}'
+        WHEN NOT ({rules.named}) THEN '{UNKNOWN}'
         WHEN {rules.newer} THEN '{NEWER}'
         WHEN NOT holds_slot AND {rules.limited} THEN '{LIMIT}'
         ELSE '{TAKE}' END"""
