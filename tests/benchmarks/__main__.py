@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -63,6 +64,8 @@ def chosen(words: Sequence[str]) -> list[str]:
 def main(words: Sequence[str]) -> int:
     """Print the tables and the JSON; 1 if a row of ours could not be measured."""
     rows = chosen(words)
+    # Unwind: the programs that measure have sessions of their own and must not outlive this one.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     found: dict[str, Any] = {}
     found["postgresql"], others = on_postgresql(rows)
     with tempfile.TemporaryDirectory() as directory:

@@ -16,12 +16,15 @@ from tests.benchmarks.processes import family, kill, session
 from tests.benchmarks.workflows import Held
 
 ROUNDS = 5
+ENOUGH_SECONDS = 20
 
 
 def killed() -> dict[str, Any]:
     """kill -9 of a worker in a body, under a living cluster: until the body runs again. The slowest round counts."""
     with tempfile.TemporaryDirectory() as directory, cluster():
-        seconds = [_kill_worker(Path(directory) / str(number)) for number in range(ROUNDS)]
+        seconds: list[float] = []
+        while len(seconds) < ROUNDS and sum(seconds) < ENOUGH_SECONDS:
+            seconds.append(_kill_worker(Path(directory) / str(len(seconds))))
     return {"seconds": round(max(seconds), 3), "median": median(seconds)}
 
 

@@ -52,7 +52,8 @@ def admin_list_million() -> dict[str, Any]:
     client.force_login(_staff())
     found = {url: median([_seconds(client, url) for _look in range(LOOKS)]) for url in pages()}
     slowest = max(found, key=lambda url: found[url])
-    return {"ms": round(1000 * found[slowest], 1), "slowest": slowest, "pages": len(found)}
+    pages_ms = {url: round(1000 * seconds, 1) for url, seconds in found.items()}
+    return {"ms": pages_ms[slowest], "slowest": slowest, "pages_ms": pages_ms}
 
 
 def fill() -> None:
