@@ -18,13 +18,16 @@ from django_q.signing import SignedPackage
 
 from durableflow.cluster.drains import DRAINS, Pace
 from durableflow.cluster.hint import notify
-from durableflow.cluster.listening import Listener, Poller
+from durableflow.cluster.listening import TICK, Listener, Poller
 from durableflow.cluster.postgresql import PostgresListener
 from durableflow.cluster.sqlite import SqliteListener
+from durableflow.cluster.table import TABLE
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
+from durableflow.engine import heartbeat
 from durableflow.engine.delivery import deliver
 from durableflow.engine.look import NextDue, next_due
+from durableflow.engine.takeover import expire
 from durableflow.models.creation import database
 
 logger = logging.getLogger("durableflow.cluster")
@@ -34,6 +37,10 @@ LONGEST_WAIT: Final = 1.0
 DELIVERY_AGAIN: Final = 0.02
 OUTAGE_PAUSE: Final = 1.0
 COMPLAIN_EVERY: Final = 60.0
+NEWS_EVERY: Final = 0.1
+"""Seconds between two glances at what other processes of the cluster have to tell."""
+LOST_AFTER: Final = 2.0
+"""Seconds after which a drain that is no longer in the queue, and that no worker has begun, is taken for lost."""
 DRAIN: Final = "durableflow.cluster.tasks.drain_task"
 
 Tasks = list[tuple[Any, str]]
@@ -55,6 +62,11 @@ class Broker(ORM):  # type: ignore[misc]
     _pace = Pace(DRAINS)
     _away_since: float | None = None
     _complain_at = 0.0
+    _sign_at = 0.0
+    _left = False
+    _key = 0
+    queue: Any = None
+    """The workers' queue in a cluster of ours, so that ``put`` never waits; None in a plain ``qcluster``."""
 
     @staticmethod
     def get_connection(list_key: str | None = None) -> Any:
@@ -84,6 +96,10 @@ class Broker(ORM):  # type: ignore[misc]
         """
         if self._pid != os.getpid():
             self._begin()
+        TABLE.ticked()
+        if DRAINS.stopping():
+            self._end()
+            return None
         try:
             tasks = self._tick()
         except Error as error:
@@ -103,36 +119,85 @@ class Broker(ORM):  # type: ignore[misc]
         self._listener = _listener(self._using)
         self._pace = Pace(DRAINS)
         DRAINS.forget()
+        self._key, self._sign_at, self._left = TABLE.key or heartbeat.new_key(), 0.0, False
         # The ORM broker sleeps after an empty look; this one waits for something.
         Conf.POLL = 0
 
     def _tick(self) -> Tasks | None:
         close_old_connections()
+        if dead := TABLE.dead():
+            expire(self._using, dead)
+            TABLE.bury(len(dead))
         self._listener.arm()
         locked = deliver(self._using)
         due = next_due(self._using)
+        TABLE.saw(0.0 if due is None else -due.seconds)
+        self._sign()
         if due is None or due.seconds > 0:
             self._pace.reset()
-        elif not DRAINS.unbegun() and not self._pace.left(due.instance):
-            self._pace.sent(due.instance)
-            DRAINS.hand_out()
-            return [(None, drain_package())]
-        tasks: Tasks | None = super().dequeue()
+        elif not self._pace.left(due.instance) and (drain := self._hand_out(due)):
+            return drain
+        tasks: Tasks | None = super().dequeue() if self._room() else None
         if not tasks:
             self._wait(due, locked=locked)
         return tasks or None
 
+    def _hand_out(self, due: NextDue) -> Tasks | None:
+        """A drain, unless one is on its way. Where all workers are busy, their idle threads are called too."""
+        unbegun = self._unbegun()
+        if self._helpers():
+            TABLE.call()
+        elif unbegun:
+            return None
+        self._pace.sent(due.instance)
+        if unbegun:
+            return None
+        DRAINS.hand_out()
+        return [(None, drain_package())]
+
+    def _helpers(self) -> bool:
+        """Whether no worker is idle, but threads of theirs may be."""
+        return get_settings().THREADS > 1 and self.queue is not None and not TABLE.idle_workers()
+
+    def _unbegun(self) -> bool:
+        """Whether a drain is on its way. One that died with a worker, between the queue and its first line, is not."""
+        if DRAINS.unbegun() and self.queue is not None and DRAINS.age() > LOST_AFTER and self.queue.empty():
+            DRAINS.forget()
+        return DRAINS.unbegun()
+
+    def _room(self) -> bool:
+        """Whether the workers' queue takes an ordinary task; else it stays in the table, for this cluster or another."""
+        return self.queue is None or not Conf.QUEUE_LIMIT or self.queue.qsize() < Conf.QUEUE_LIMIT
+
+    def _end(self) -> None:
+        """The cluster stops: hand out nothing, and take leave."""
+        if not self._left:
+            self._left = True
+            heartbeat.beat(self._using, _beat(self._key, stopping=True))
+        time.sleep(NEWS_EVERY)
+
+    def _sign(self) -> None:
+        """Tell that the cluster lives (case OPS-14)."""
+        now = time.monotonic()
+        if now >= self._sign_at:
+            self._sign_at = now + heartbeat.INTERVAL
+            heartbeat.beat(self._using, _beat(self._key))
+
     def _wait(self, due: NextDue | None, *, locked: bool) -> None:
         """Wait until another look is worth it."""
         seconds = DELIVERY_AGAIN if locked else LONGEST_WAIT
-        until = None
+        signs, every = [_news], NEWS_EVERY
         if due is not None and due.seconds > 0:
             seconds = min(seconds, due.seconds)
         elif due is not None and DRAINS.unbegun():
-            until = _begun
+            signs, every = [_news, _begun], TICK
+            if self._helpers():
+                seconds = min(seconds, self._pace.next_look(due.instance))
         elif due is not None:
             seconds = min(seconds, self._pace.next_look(due.instance))
-        if self._listener.wait(seconds, until):
+        if not self._room():
+            signs, every = [*signs, self._room], TICK
+        if self._listener.wait(seconds, lambda: any(sign() for sign in signs), every):
             self._pace.heard()
 
     def _wait_out(self, error: Error) -> None:
@@ -165,6 +230,25 @@ def drain_package() -> str:
         "ack_failure": True,
     }
     return str(SignedPackage.dumps(package))
+
+
+def _beat(key: int, *, stopping: bool = False) -> heartbeat.Beat:
+    """A sign of life of this cluster. In a plain ``qcluster`` it is the pusher's own, and nobody knows who is busy."""
+    workers = Conf.WORKERS * get_settings().THREADS
+    return heartbeat.Beat(
+        key=key,
+        kind="cluster",
+        pid=TABLE.main,
+        workers=workers,
+        busy=TABLE.executing(),
+        claimed_ago=TABLE.claimed_ago(),
+        stopping=stopping,
+    )
+
+
+def _news() -> bool:
+    """Whether the sentinel or the main process has something to tell."""
+    return DRAINS.stopping() or bool(TABLE.dead())
 
 
 def _begun() -> bool:

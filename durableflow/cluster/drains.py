@@ -44,12 +44,17 @@ class Drains:
         at: float = self._handed_out.value
         return at > 0 and time.monotonic() - at < self._patience
 
+    def age(self) -> float:
+        """Seconds since the drain that nobody has begun was handed out."""
+        at: float = self._handed_out.value
+        return time.monotonic() - at if at else 0.0
+
     def fruitful_since(self, moment: float) -> bool:
         """Whether a drain that ended after ``moment`` (monotonic clock) had executed something."""
         return bool(self._fruitful.value >= moment)
 
     def forget(self) -> None:
-        """A new pusher knows of no drain."""
+        """A new pusher knows of no drain; and one that a dead worker had taken is lost."""
         self._handed_out.value = 0.0
 
     # In a worker

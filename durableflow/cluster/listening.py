@@ -17,9 +17,9 @@ class Listener(Protocol):
     def arm(self) -> None:
         """Called before each look: whatever is committed after this call ends the next ``wait``."""
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, every: float = TICK) -> bool:
         """Wait for ``seconds`` at most; True if something was committed. Returns False early once ``until()`` is
-        true."""
+        true, which is asked ``every`` so many seconds."""
 
     def close(self) -> None:
         """Close the connection; the next ``arm`` opens it again."""
@@ -31,17 +31,17 @@ class Poller:
     def arm(self) -> None:
         """Nothing to note."""
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, every: float = TICK) -> bool:
         """Wait for the time, or for ``until``."""
-        pause(seconds, until)
+        pause(seconds, until, every)
         return False
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-def pause(seconds: float, until: Callable[[], bool] | None = None) -> None:
+def pause(seconds: float, until: Callable[[], bool] | None = None, every: float = TICK) -> None:
     """Sleep for ``seconds``, or until ``until()`` is true."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not (until and until()):
-        time.sleep(min(TICK, left) if until else left)
+        time.sleep(min(every, left) if until else left)

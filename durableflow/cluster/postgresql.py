@@ -57,13 +57,13 @@ class PostgresListener:
         if self._raw() is not None:
             self._test(now)
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, every: float = TICK) -> bool:
         """Wait for a hint."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not (until and until()):
             if self._raw() is None:
-                pause(left, until)
-            elif self._receive(min(left, TICK) if until else left):
+                pause(left, until, every)
+            elif self._receive(min(left, every) if until else left):
                 return True
         return False
 

@@ -1,27 +1,34 @@
 """Queues of the cluster that outlive a process that is killed (design 4, "a dead worker or monitor ... cannot wedge it").
 
 An idle worker waits inside ``Queue.get`` and holds the queue's read lock. Killed there, it takes the lock with it, and no
-other worker ever gets a task again. So the queue remembers which process is inside, and the sentinel, when it replaces a
-dead process, gives the lock back; so it does with the write lock, which a process holds for a moment when it puts
-something. Of the lock on its timer, which a worker holds while it ends a task, the sentinel
-waits only as long as the worker lives.
+other worker ever gets a task again. So every lock of a queue remembers which process has it, and the sentinel gives back
+what a dead process held. Of the lock on its timer, which a worker holds while it ends a task, the sentinel waits only as
+long as the worker lives.
+
+A process that dies in the middle of a message leaves half of it behind, and whoever reads next reads nonsense. That lasts
+for microseconds, cannot be cured in place, and is noticed (``HolderQueue.torn``): the cluster ends, to be started anew.
 """
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
+import time
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
-from django_q import cluster as q_cluster
-from django_q.conf import Conf
 from django_q.queues import Queue
 
-logger = logging.getLogger("durableflow.cluster")
+from durableflow.cluster.table import TABLE
 
 LOCK_PATIENCE: Final = 0.1
 """Seconds between two looks at whether the holder of a lock still lives."""
+WHOLE: Final = 4096
+"""A message of so many bytes goes into a pipe in one piece, or not at all (PIPE_BUF)."""
+HEADER: Final = 4
+STOP: Final = "STOP"
+"""What makes a worker, or the monitor, end."""
 
 
 class HeldLock:
@@ -51,26 +58,114 @@ class HeldLock:
 
     def free(self, pid: int) -> bool:
         """Give it back for the dead process ``pid``; False if that did not hold it."""
-        if self._holder.value != pid:
+        if self._holder.value != pid and not self._orphaned():
             return False
         self.release()
         return True
 
+    def _orphaned(self) -> bool:
+        """Whether it is taken and nobody has it: the holder died between taking it and saying so, or the reverse. The
+        living are there for a moment only."""
+        end = time.monotonic() + LOCK_PATIENCE
+        while not self._holder.value and self._lock._semlock._is_zero():
+            if time.monotonic() >= end:
+                return True
+            time.sleep(LOCK_PATIENCE / 10)
+        return False
+
+
+class Size:
+    """How many messages are in a queue: django-q2's ``SharedCounter``, with a lock that can be freed."""
+
+    def __init__(self) -> None:
+        self.lock = HeldLock(multiprocessing.Lock())
+        self._count = multiprocessing.RawValue("i", 0)
+
+    def increment(self, n: int = 1) -> None:
+        """Add ``n``."""
+        with self.lock:
+            self._count.value += n
+
+    @property
+    def value(self) -> int:
+        """The number. It may be wrong by one for each process that was killed with a message in its hands."""
+        return int(self._count.value)
+
+    def reset(self) -> None:
+        """There is none."""
+        with self.lock:
+            self._count.value = 0
+
 
 class HolderQueue(Queue):  # type: ignore[misc]
-    """django-q2's queue, which knows who is reading and who is writing."""
+    """django-q2's queue, which knows who is reading and who is writing. ``put`` never waits: the broker asks for the
+    size before it takes ordinary tasks."""
 
     # Set by multiprocessing.
     _rlock: Any
     _wlock: Any
+    _sem: Any
+    _reader: Any
+    _recv_bytes: Callable[[], bytes]
+    _send_bytes: Callable[[bytes], None]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self) -> None:
+        self._reading = multiprocessing.RawValue("i", 0)
+        self._writing = multiprocessing.RawValue("i", 0)
+        super().__init__()
         self._rlock, self._wlock = HeldLock(self._rlock), HeldLock(self._wlock)
+        self.size = Size()
+
+    def _reset(self, after_fork: bool = False) -> None:
+        super()._reset(after_fork)
+        self._send_bytes = self._send
+
+    def _send(self, message: bytes) -> None:
+        if len(message) + HEADER > WHOLE:
+            self._writing.value = os.getpid()
+        self._writer.send_bytes(message)
+        self._writing.value = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Wait for a message and take it."""
+        if not block or timeout is not None:
+            return super().get(block, timeout)
+        with self._rlock:
+            self._reader.poll(None)  # who waits here has not taken anything yet
+            self._reading.value = os.getpid()
+            message = self._recv_bytes()
+            self._sem.release()
+            self._reading.value = 0
+        self.size.increment(-1)
+        return ForkingPickler.loads(message)
 
     def free(self, pid: int) -> bool:
         """Give back the locks that the dead process ``pid`` held; False if it held none."""
-        return any([self._rlock.free(pid), self._wlock.free(pid)])
+        return any([self._rlock.free(pid), self._wlock.free(pid), self.size.lock.free(pid)])
+
+    def torn(self, pid: int) -> bool:
+        """Whether the dead process ``pid`` was in the middle of a message."""
+        return pid in (self._reading.value, self._writing.value)
+
+    def drained(self) -> bool:
+        """Whether nothing is in the pipe. Only of use where nobody is writing."""
+        return not self._reader.poll(0)
+
+
+class TaskQueue(HolderQueue):
+    """The queue of the workers. It notes who of them is idle, and ends those that shall do no more."""
+
+    leave: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether this process shall take no more tasks; a worker sets it."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Wait for a task."""
+        if self.leave():
+            return STOP
+        TABLE.idle()
+        task = super().get(block, timeout)
+        TABLE.busy()
+        return task
 
 
 class Timer:
@@ -102,40 +197,3 @@ class Timer:
     def __exit__(self, *error: object) -> None:
         if self._locked:
             self._shared.get_lock().release()
-
-
-class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
-    """django-q2's sentinel with queues that a killed reader cannot wedge."""
-
-    task_queue: Any
-    result_queue: Any
-
-    def spawn_cluster(self) -> None:
-        """Start the processes, on our queues."""
-        self.task_queue = HolderQueue(maxsize=Conf.QUEUE_LIMIT) if Conf.QUEUE_LIMIT else HolderQueue()
-        self.result_queue = HolderQueue()
-        super().spawn_cluster()
-
-    def spawn_process(self, target: Any, *args: Any) -> Any:
-        """Start a process. A worker's timer becomes one whose lock dies with the worker."""
-        process = super().spawn_process(target, *args)
-        if target is q_cluster.worker:
-            process.timer = Timer(process, process.timer)
-        return process
-
-    def reincarnate(self, process: Any) -> None:
-        """Replace a process that has died; the locks that it held are given back first."""
-        if not process.is_alive():
-            for queue, name in ((self.task_queue, "task"), (self.result_queue, "result")):
-                if queue.free(process.pid):
-                    logger.warning(
-                        "Process %s died while it waited for the %s queue or wrote to it; its lock is free again.",
-                        process.pid,
-                        name,
-                    )
-        super().reincarnate(process)
-
-
-def install() -> None:
-    """Have the cluster of this process started with our sentinel."""
-    q_cluster.Sentinel = Sentinel

@@ -22,7 +22,7 @@ class SqliteListener:
         """Remember the version; the connection is opened at the first call."""
         self._version = self._read()
 
-    def wait(self, seconds: float, until: Callable[[], bool] | None = None) -> bool:
+    def wait(self, seconds: float, until: Callable[[], bool] | None = None, every: float = TICK) -> bool:
         """Wait until the version differs from the one at ``arm``."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:

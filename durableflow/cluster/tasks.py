@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from django.db import Error, connections
 
 from durableflow.cluster.drains import DRAINS
+from durableflow.cluster.table import TABLE
 from durableflow.core.outages import passes
+from durableflow.engine import drain as engine
+from durableflow.engine import heartbeat
 from durableflow.engine.drain import drain
+from durableflow.engine.watcher import watcher
 
 logger = logging.getLogger("durableflow.cluster")
 
@@ -22,8 +27,33 @@ def drain_task() -> None:
     """Execute what is due for one slice. Handed out by our broker; the body that runs when the slice ends is
     finished."""
     DRAINS.begun()
-    if not DRAINS.stopping() and _drain(SLICE):
+    if DRAINS.stopping():
+        return
+    heartbeat.silence()  # the pusher speaks for all
+    if publish not in watcher().turns:
+        watcher().turns.append(publish)
+    try:
+        executions = _waited_out(_slice)
+    except KeyboardInterrupt:
+        if not DRAINS.stopping():
+            raise
+        return  # what was begun is given back
+    finally:
+        publish()
+    TABLE.executed(executions)
+    if executions:
         DRAINS.fruitful()
+
+
+def _slice() -> int:
+    """One slice; threads with nothing to do look for work when the pusher calls."""
+    drain_for = getattr(engine, "drain_for", None)
+    return int(drain_for(SLICE, wanted=TABLE.called)) if drain_for else drain(seconds=SLICE)
+
+
+def publish() -> None:
+    """Let the other processes of the cluster see how many instances this one executes."""
+    TABLE.holds(watcher().held())
 
 
 def run_due() -> None:
@@ -32,13 +62,13 @@ def run_due() -> None:
     For clusters with another broker: run each minute by the fallback, and fit to be enqueued by the function that
     ``DURABLEFLOW["DISPATCH"]`` names.
     """
-    _drain(FALLBACK_SLICE)
+    _waited_out(lambda: drain(seconds=FALLBACK_SLICE))
 
 
-def _drain(seconds: float) -> int:
+def _waited_out(drain: Callable[[], int]) -> int:
     """Drain; a database that is away or busy costs no more than a line in the log, since the next drain will follow."""
     try:
-        return drain(seconds=seconds)
+        return drain()
     except Error as error:
         if not passes(error):
             raise

@@ -33,7 +33,7 @@ def status(row: WorkflowInstance) -> str:
 def test_it_says_what_it_serves(tmp_path: Path) -> None:
     with cluster(tmp_path / "log", q_cluster={"workers": 1}) as running:
         name = connection.settings_dict["NAME"]
-        assert running.said(f"database 'default' ({connection.vendor}, {name}) with 1 workers, queue 'durableflow'.")
+        assert running.said(f"database 'default' ({connection.vendor}, {name}) with 1 worker, queue 'durableflow'.")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -74,7 +74,7 @@ def test_it_becomes_the_cluster_that_the_setting_names(tmp_path: Path) -> None:
     q_cluster = {**STOCK, "ALT_CLUSTERS": {"flows": OURS}}
     log = tmp_path / "bodies"
     with cluster(tmp_path / "log", durableflow={"CLUSTER": "flows"}, q_cluster=q_cluster) as running:
-        assert running.said("with 1 workers, queue 'flows'.")
+        assert running.said("with 1 worker, queue 'flows'.")
         row = ClusterSteps.create({"log": str(log), "name": "w"})
         until(lambda: status(row) == S.COMPLETE, "it executes")
         assert running.stop() == 0

@@ -114,12 +114,12 @@ def test_the_drain_task_tells_what_it_did(monkeypatch: pytest.MonkeyPatch, execu
     drains.hand_out()
     monkeypatch.setattr(tasks, "DRAINS", drains)
 
-    def drain(seconds: float) -> int:
+    def executing() -> int:
         assert not drains.unbegun(), "the first line lets the next drain be handed out"
-        assert seconds <= 1, "a stop must not be prolonged"
+        assert tasks.SLICE <= 1, "a stop must not be prolonged"
         return executed
 
-    monkeypatch.setattr(tasks, "drain", drain)
+    monkeypatch.setattr(tasks, "_slice", executing)
     tasks.drain_task()
     assert drains.fruitful_since(1.0) is fruitful
 
@@ -127,7 +127,7 @@ def test_the_drain_task_tells_what_it_did(monkeypatch: pytest.MonkeyPatch, execu
 def test_a_drain_does_nothing_once_the_cluster_stops(monkeypatch: pytest.MonkeyPatch) -> None:
     drains = Drains()
     monkeypatch.setattr(tasks, "DRAINS", drains)
-    monkeypatch.setattr(tasks, "drain", lambda seconds: pytest.fail("it began work"))
+    monkeypatch.setattr(tasks, "_slice", lambda: pytest.fail("it began work"))
     drains.stop()
     tasks.drain_task()
 

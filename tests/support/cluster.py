@@ -96,6 +96,22 @@ class ClusterProcess:
         alive = {pid for sentinel in _children(self.process.pid) for pid in _children(sentinel)}
         return sorted(alive & {int(pid) for pid in said})
 
+    def sentinel(self) -> int:
+        """The pid of the sentinel."""
+        [pid] = _children(self.process.pid)
+        return pid
+
+    def members(self) -> list[int]:
+        """The sentinel's children: workers, monitor, pusher."""
+        return _children(self.sentinel())
+
+    def role(self, role: str) -> int:
+        """The pid of the living ``monitor`` or ``pusher``, 0 while there is none."""
+        words = {"monitor": "monitoring at", "pusher": "pushing tasks at"}[role]
+        said = re.findall(rf"{words} (\d+)", self.log.read_text(errors="replace"))
+        alive = set(self.members())
+        return next((int(pid) for pid in reversed(said) if int(pid) in alive), 0)
+
     def kill(self) -> None:
         """End everything at once."""
         with suppress(ProcessLookupError):

@@ -20,8 +20,8 @@ class Command(BaseCommand):
     help = "Executes workflows, and the project's ordinary django-q2 tasks, until SIGTERM or Ctrl-C."
 
     def handle(self, **options: Any) -> None:
-        """Exit status 0 after a stop that was asked for. CommandError (status 1) for wrong settings, and when the
-        cluster died."""
+        """Exit status 0 after a stop that was asked for; 1 for wrong settings (CommandError) and when the cluster died;
+        75 when its watchdog ended it; 128 and the signal's number when a second signal ended it at once."""
         if not mode.installed():
             raise CommandError("Add 'django_q' to INSTALLED_APPS: the cluster is django-q2's.")
         entry = mode.entry()
@@ -35,8 +35,8 @@ class Command(BaseCommand):
             )
         self.stdout.write(describe())
         self.stdout.flush()
-        if not run():
-            raise CommandError("The cluster has died; its log tells why. Processes of it may be left.")
+        if status := run():
+            sys.exit(status)
 
     def _become(self, entry: str) -> NoReturn:
         """Start this program anew as that cluster: django-q2 reads its settings once, when it is imported."""

@@ -1,0 +1,90 @@
+"""The live status of a cluster, for people: one line (issue, "a one-line live status that a person can read")."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from typing import Final, TextIO
+
+from durableflow.cluster.table import TABLE, Table
+
+logger = logging.getLogger("durableflow.cluster")
+
+WORRYING: Final = 5.0
+"""Seconds for which work may be due without a word."""
+EVERY: Final = 60.0
+"""Seconds between two lines in a log."""
+REFRESH: Final = 1.0
+"""Seconds between two looks on a terminal."""
+
+
+def plural(count: int, word: str) -> str:
+    """``1 worker``, ``1,204 executions``."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def line(table: Table = TABLE) -> str:
+    """``2 workers, 1 busy · 1,204 executions · nothing overdue``."""
+    parts = [
+        f"{plural(table.workers(), 'worker')}, {table.busy_workers() or 'none'} busy",
+        plural(table.executions(), "execution"),
+        _overdue(table.overdue()),
+    ]
+    if table.silent() > WORRYING:
+        parts.append(f"no sign of the pusher for {table.silent():.0f} s")
+    return " · ".join(parts)
+
+
+def _overdue(seconds: float) -> str:
+    return "nothing overdue" if seconds < 1 else f"oldest work overdue for {seconds:.0f} s"
+
+
+class LiveLine:
+    """On a terminal a line that is rewritten in place; elsewhere a line in the log once a minute, if something has
+    changed or is wrong."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        self._live = self._stream.isatty()
+        self._next = time.monotonic() + (REFRESH if self._live else EVERY)
+        self._shown: object = (0, 0)
+
+    def show(self) -> None:
+        """Show it if it is time."""
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (REFRESH if self._live else EVERY)
+        if self._live:
+            # The cursor goes back to the start, so that a line of the log overwrites this one.
+            self._write(f"\r{line()}\x1b[K\r")
+            return
+        wrong = max(TABLE.overdue(), TABLE.silent()) > WORRYING
+        state = (TABLE.executions(), TABLE.workers())
+        if wrong or state != self._shown:
+            self._shown = state
+            logger.log(logging.WARNING if wrong else logging.INFO, "%s", line())
+
+    def clear(self) -> None:
+        """Take it off the terminal."""
+        if self._live:
+            self._write("\r\x1b[K")
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except (OSError, ValueError):
+            self._live = False  # the terminal is gone; the cluster is not
+
+
+def readable_logs() -> None:
+    """Let the cluster's own lines be seen where the project has not said what becomes of them."""
+    root = logging.getLogger("durableflow")
+    if root.hasHandlers():
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
