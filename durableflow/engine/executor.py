@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -18,6 +17,7 @@ from durableflow.core.outages import passes
 from durableflow.engine import endings, shutdown
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
+from durableflow.engine.isolation import hand_back, room
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.steps import load_journal
@@ -37,35 +37,53 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
     Whatever goes wrong with one instance stays with it (case CON-07). Raises KeyboardInterrupt and SystemExit after
     giving it back.
     """
-    with watcher().holding(claim.lease) if renew else nullcontext():
-        try:
-            with atomicity.baseline():
-                try:
-                    _execute(claim, interceptor)
-                except (KeyboardInterrupt, SystemExit):
-                    clean_connections()  # it may have hit in the middle of a query or of a transaction
-                    raise
-        except LeaseLost:
-            logger.info(
-                "%s: the lease was lost; this execution's work is dropped",
-                claim.label,
-                extra={"instance": claim.lease.pk},
-            )
-        except ProcessDied:
-            raise
-        except (KeyboardInterrupt, SystemExit):
-            _give_back_after_signal(claim)
-            raise
-        except WriteFailed as failed:
-            _block_after_failure(claim, failed.error)
-        except Exception as error:
-            if isinstance(error, Error) and passes(error):
-                _give_back_after_outage(claim, error)
+    if not renew:
+        _contained(claim, interceptor)
+    else:
+        with watcher().holding(claim.lease), room().entered(claim) as admitted:
+            if admitted:
+                _contained(claim, interceptor)
             else:
-                _block_after_failure(claim, error)
+                _turn_away(claim)
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
+
+
+def _contained(claim: Claim, interceptor: Interceptor) -> None:
+    try:
+        with atomicity.baseline():
+            try:
+                _execute(claim, interceptor)
+            except (KeyboardInterrupt, SystemExit):
+                clean_connections()  # it may have hit in the middle of a query or of a transaction
+                raise
+    except LeaseLost:
+        logger.info(
+            "%s: the lease was lost; this execution's work is dropped",
+            claim.label,
+            extra={"instance": claim.lease.pk},
+        )
+    except ProcessDied:
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        _give_back_after_signal(claim)
+        raise
+    except WriteFailed as failed:
+        _block_after_failure(claim, failed.error)
+    except Exception as error:
+        if isinstance(error, Error) and passes(error):
+            _give_back_after_outage(claim, error)
+        else:
+            _block_after_failure(claim, error)
+
+
+def _turn_away(claim: Claim) -> None:
+    """Another instance is to be alone in this process."""
+    try:
+        hand_back(claim)
+    except (Exception, LeaseLost, WriteFailed):
+        logger.exception("%s could not be given back; its lease will expire", claim.label)
 
 
 def _give_back_after_signal(claim: Claim) -> None:
@@ -210,8 +228,9 @@ def _apply(execution: Execution, outcome: Any) -> None:
     elif isinstance(outcome, Expire):
         _fail(lease, failures.describe(outcome.error), leftovers=True)
     elif isinstance(outcome, GiveBack):
-        endings.give_back(lease)
-        raise KeyboardInterrupt
+        hand_back(execution.claim, uncharged=execution.uncharged)
+        if outcome.stop:
+            raise KeyboardInterrupt
     elif isinstance(outcome, Drop):
         raise LeaseLost(lease.label)
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import logging
-import os
-import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 from durableflow.core import atomicity, codec, failures
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, LimitExceeded, NonDeterminismError, WorkflowTimeout
 from durableflow.core.statuses import StepKind
-from durableflow.engine import endings, shutdown
+from durableflow.engine import endings, replacement, shutdown, watcher
 from durableflow.engine.atomic import run_atomically
 from durableflow.engine.interception import PASS, Interceptor
+from durableflow.engine.isolation import room
 from durableflow.engine.journal import PENDING, STARTED, Identity, Record
 from durableflow.engine.lease import Claim
 from durableflow.engine.replay import Replay
 from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind, WriteFailed
-
-EXIT_STATUS: Final = 70  # EX_SOFTWARE
 
 
 class Refused(Protocol):
@@ -57,9 +55,24 @@ class Session:
         self._bytes = sum(_size(record.output or "") for record in records)
         marked = any(record.status == STARTED for record in records)
         self._charge = claim.lost_token is not None and not marked
-        # Whether the counts of interruptions and give-backs are still to be cleared: the first checkpoint does.
-        self.shaken = bool(claim.interruptions or claim.give_backs)
+        self._shaken = bool(claim.interruptions or claim.give_backs)
         self.secrets = StepSecrets()
+
+    @property
+    def shaken(self) -> bool:
+        """Whether the counts of interruptions and give-backs are still to be cleared: the first checkpoint does."""
+        return self._shaken
+
+    @shaken.setter
+    def shaken(self, value: bool) -> None:
+        self._shaken = value
+        if not value:
+            room().calm(self.lease)
+
+    @property
+    def uncharged(self) -> bool:
+        """Whether a takeover is still to be charged to a step."""
+        return self._charge
 
     def new_record(self, identity: Identity) -> Record:
         """A record for a new call; raises LimitExceeded at the limits of steps and records (case ENG-12)."""
@@ -164,6 +177,8 @@ class Session:
         """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""
         if shutdown.requested():
             self.replay.unwind(Unwind(GiveBack()))
+        if replacement.wanted() or room().unwanted(self.lease):
+            self.replay.unwind(Unwind(GiveBack(stop=False)))
         if self.lease.lost:
             self.replay.unwind(Unwind(Drop(self.lease.label)))
         deadline = self.claim.deadline_at
@@ -187,9 +202,13 @@ class Session:
         except (Exception, LeaseLost, WriteFailed):
             logging.getLogger("durableflow.engine").exception("%s could not be blocked", self.claim.label)
         self.interceptor.before_exit()
-        sys.stderr.write(f"durableflow ends this process: {error}\n")
-        sys.stderr.flush()
-        os._exit(EXIT_STATUS)
+        keeper = watcher.current(self.lease)
+        if keeper is not None:  # others leave at their next durable call, and bodies in flight have the grace
+            replacement.want("swallowed", str(error))
+            end = time.monotonic() + get_settings().SHUTDOWN_GRACE
+            while keeper.held() > 1 and time.monotonic() < end:
+                time.sleep(0.02)
+        replacement.end(replacement.STUCK, str(error))
 
 
 def _size(text: str) -> int:

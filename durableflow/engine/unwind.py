@@ -35,7 +35,9 @@ class Expire:
 
 @dataclass(frozen=True)
 class GiveBack:
-    """The process must stop: the instance is queued again, nothing is charged."""
+    """The instance is queued again, nothing is charged. ``stop``: because the process must stop; else it only runs elsewhere."""
+
+    stop: bool = True
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from django.db import Error, connections
 
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
-from durableflow.engine import abandonment, renewal, replacement, shutdown
+from durableflow.engine import abandonment, isolation, renewal, replacement, shutdown
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.fence import short_waits
 from durableflow.engine.lease import Lease
@@ -189,6 +189,7 @@ class Watcher:
                 with self._state:
                     self._parked.pop(token, None)
                     self._held.pop(token, None)
+                isolation.room().left(lease)
                 lease.lost = True  # a thread that comes back gets no further than to its next durable call
             else:
                 self._retry = time.monotonic() + RETRY
@@ -249,6 +250,11 @@ def watcher() -> Watcher:
         return _watcher
 
 
+def held() -> int:
+    """How many leases this process holds; 0 if nobody has started its watcher."""
+    return _watcher.held() if _watcher is not None and _watcher.pid == os.getpid() else 0
+
+
 def current(lease: Lease) -> Watcher | None:
     """The watcher, if it looks after this lease: the testing kit does without."""
     found = _watcher
@@ -278,7 +284,9 @@ def watch(attempt: Attempt, lease: Lease) -> None:
     """Look after a body that begins now, where its lease is looked after."""
     keeper = current(lease)
     if keeper is not None:
-        attempt.connections = list(connections.all())  # wrappers; what they connect to in the body can be seen through them
+        attempt.connections = list(
+            connections.all()
+        )  # wrappers; what they connect to in the body can be seen through them
         keeper.watch(attempt, lease)
 
 
