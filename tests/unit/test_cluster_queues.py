@@ -37,3 +37,37 @@ def test_a_queue_goes_on_when_a_process_died_with_its_lock(name: str) -> None:
         queue.get(timeout=0.01)
     queue.close()
     queue.join_thread()
+
+
+def die_while(queue: HolderQueue, what: str) -> None:
+    def die(*_args: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if what == "reading":
+        queue._recv_bytes = die  # type: ignore[method-assign, assignment]
+        queue.get()
+    else:
+        queue._writer.send_bytes = die
+        queue._send(b"x" * 10_000)
+
+
+@pytest.mark.parametrize("what", ["reading", "writing"])
+def test_a_death_in_the_middle_of_a_message_shows(what: str) -> None:
+    """It cannot be cured in place: half a message may be left behind."""
+    queue = HolderQueue()
+    if what == "reading":
+        queue.put("something")
+    process: Any = FORK.Process(target=die_while, args=(queue, what))
+    process.start()
+    process.join(20)
+    assert process.exitcode == -signal.SIGKILL
+    assert queue.torn(process.pid) and not queue.torn(os.getpid())
+    queue.cancel_join_thread()
+    queue.close()
+
+
+def test_a_lock_whose_holder_died_before_it_said_so_is_freed() -> None:
+    queue = HolderQueue()
+    queue._rlock._lock.acquire()
+    assert queue.free(12345)
+    assert not queue.free(12345)

@@ -1,0 +1,48 @@
+"""What the watchdog sees in the database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.db import OperationalError, transaction
+from django.utils import timezone
+
+from durableflow.cluster import watchdog
+from durableflow.cluster.watchdog import OVERDUE, claimable_since, observe
+from durableflow.models import WorkflowInstance
+from tests.integration.test_cluster_broker import after
+from tests.workflows.cluster_samples import ClusterSteps
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def overdue(seconds: float) -> WorkflowInstance:
+    row = ClusterSteps.create({"log": "/dev/null", "name": "w"})
+    WorkflowInstance.objects.filter(pk=row.pk).update(wake_at=timezone.now() - timedelta(seconds=seconds))
+    return row
+
+
+def test_it_sees_how_long_work_has_waited() -> None:
+    assert claimable_since("default") == 0
+    overdue(OVERDUE + 40)
+    assert OVERDUE + 39 < claimable_since("default") < OVERDUE + 70
+
+
+@pytest.mark.postgresql_only
+def test_a_row_that_a_transaction_holds_is_nobodys_fault() -> None:
+    row = overdue(OVERDUE + 40)
+    seen: list[float] = []
+    with transaction.atomic():
+        WorkflowInstance.objects.select_for_update().get(pk=row.pk)
+        after(0, lambda: seen.append(claimable_since("default"))).join()
+    assert seen == [0.0]
+    assert claimable_since("default") > OVERDUE
+
+
+def test_a_database_that_is_away_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(using: str) -> float:
+        raise OperationalError("the connection is closed")
+
+    monkeypatch.setattr(watchdog, "claimable_since", away)
+    assert observe("default").overdue is None
