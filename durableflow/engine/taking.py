@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from durableflow.core import clock
@@ -101,13 +102,14 @@ def take_postgres(using: str, found: Found, wanted: int, window: int) -> list[Ro
         ), told AS (
             INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
             SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE execution = 1
-        ), marked AS (
-            UPDATE {INSTANCE} AS i SET suspect = true, wake_at = {now} + make_interval(secs => %s)
-            FROM near WHERE i.id = near.id AND near.verdict = '{SUSPECT}'
-        ), held AS (
-            UPDATE {INSTANCE} AS i SET hold = near.verdict, give_backs = i.give_backs + 1, wake_at = {now} + make_interval(
-                secs => LEAST({LONGEST_HOLD}, {FIRST_HOLD} * power(2, LEAST(i.give_backs, {HOLD_DOUBLINGS}))))
-            FROM near WHERE i.id = near.id AND near.verdict IN ({", ".join(repr(reason) for reason in HELD)})
+        ), aside AS (
+            UPDATE {INSTANCE} AS i SET suspect = i.suspect OR NOT near.held,
+                hold = CASE WHEN near.held THEN near.verdict ELSE i.hold END,
+                give_backs = i.give_backs + CASE WHEN near.held THEN 1 ELSE 0 END,
+                wake_at = {now} + make_interval(secs => CASE WHEN near.held
+                    THEN LEAST({LONGEST_HOLD}, {FIRST_HOLD} * power(2, LEAST(i.give_backs, {HOLD_DOUBLINGS}))) ELSE %s::float8 END)
+            FROM (SELECT id, verdict, verdict <> '{SUSPECT}' AS held FROM near WHERE verdict NOT IN ('{TAKE}', '{LIMIT}')) AS near
+            WHERE i.id = near.id
         )
         SELECT near.id, near.verdict, near.workflow, near.concurrency_key, taken.*, {ASYNC_COMMIT}
         FROM near LEFT JOIN taken ON taken.id = near.id ORDER BY taken.place"""
@@ -211,14 +213,20 @@ def due_sqlite(using: str, found: Found, window: int, now: str) -> Rows:
         sql = f"SELECT {columns} FROM {INSTANCE} WHERE id IN ({marks}) AND {condition}"
         rows = {row[0]: row for row in run(using, sql, [*found.pks, *[now] * condition.count("%s")])}
         return [rows[pk] for pk in found.pks if pk in rows][:window]
+    sql = _due_by_class_sqlite(columns, found.oldest, window)
+    return run(using, sql, [now] * len(CLAIM_CLASSES))
+
+
+@lru_cache(maxsize=64)
+def _due_by_class_sqlite(columns: str, oldest: bool, window: int) -> str:
     probes = " UNION ALL ".join(
         f"SELECT * FROM (SELECT {columns}, wake_at, claim_class FROM {INSTANCE} WHERE claim_class = {k} AND wake_at <= %s "
         f"ORDER BY wake_at LIMIT {window})"
         for k in CLAIM_CLASSES
     )
-    order = "wake_at" if found.oldest else "claim_class, wake_at"
+    order = "wake_at" if oldest else "claim_class, wake_at"
     names = "id, lease_token, workflow, concurrency_key, verdict, give_backs"
-    return run(using, f"SELECT {names} FROM ({probes}) ORDER BY {order} LIMIT {window}", [now] * len(CLAIM_CLASSES))
+    return f"SELECT {names} FROM ({probes}) ORDER BY {order} LIMIT {window}"
 
 
 def take(using: str, found: Found, wanted: int, window: int) -> list[Row]:
