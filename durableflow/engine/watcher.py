@@ -127,7 +127,7 @@ class Watcher:
 
     def _next(self) -> float:
         if not (self._held or self._parked or self._attempts):
-            return math.inf
+            return time.monotonic() if replacement.wanted() and replacement.may_exit() else math.inf
         due = min((attempt.abandon_at for attempt, _ in self._attempts.values()), default=math.inf)
         return min(time.monotonic() + LOOK, self._beat, self._retry, due)
 
