@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -33,7 +33,23 @@ class StepContext:
     config: Mapping[str, Any] = field(default_factory=dict)
 
 
-_current: ContextVar[StepContext | None] = ContextVar("durableflow_step", default=None)
+class Lazy:
+    """Makes a step's context when somebody asks for it: most bodies never do, and the key alone costs a hash."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], StepContext]) -> None:
+        self._make = make
+        self._made: StepContext | None = None
+
+    def __call__(self) -> StepContext:
+        """The context: the same object each time."""
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
+_current: ContextVar[Lazy | None] = ContextVar("durableflow_step", default=None)
 
 
 def get_step_context() -> StepContext:
@@ -41,7 +57,7 @@ def get_step_context() -> StepContext:
     context = _current.get()
     if context is None:
         raise RuntimeError("get_step_context() works inside the body of a step only.")
-    return context
+    return context()
 
 
 class step_context:  # noqa: N801  a context manager reads like a function
@@ -50,7 +66,7 @@ class step_context:  # noqa: N801  a context manager reads like a function
     A class, because a generator would set ``__traceback__`` of the error that passes: frozen exceptions refuse that.
     """
 
-    def __init__(self, context: StepContext) -> None:
+    def __init__(self, context: Lazy) -> None:
         self._context = context
 
     def __enter__(self) -> None:

@@ -35,10 +35,9 @@ def baseline() -> Iterator[None]:
 def opened() -> str:
     """Name what is open above the baseline: ``atomic() on 'default'`` or ``autocommit off on 'default'``; '' if
     nothing is."""
-    base = _baseline.get() or {}
     for connection in connections.all(initialized_only=True):
         if connection.in_atomic_block:
-            if len(connection.atomic_blocks) > base.get(connection.alias, 0):
+            if len(connection.atomic_blocks) > (_baseline.get() or {}).get(connection.alias, 0):
                 return f"atomic() on {connection.alias!r}"
         elif connection.connection is not None and not connection.autocommit:
             return f"autocommit off on {connection.alias!r}"

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from django.db import InterfaceError, OperationalError, connections
 
-from durableflow.authoring.context import StepContext, step_context
+from durableflow.authoring.context import Lazy, step_context
 from durableflow.core import atomicity
 from durableflow.core.exceptions import WorkerLost
 from durableflow.engine import abandonment, endings, replacement, shutdown, watcher
@@ -32,7 +32,7 @@ class BodyRun(StepRun):
     """One step's way from its call to its value, its error or the suspension until the next attempt."""
 
     attempt: Attempt
-    _context: StepContext
+    _context: Lazy
     _started: Any
     _timed_out: FailedAttempt | None = None
     _recorded = False
@@ -49,8 +49,8 @@ class BodyRun(StepRun):
         if self.options.retries.limit == 0 or self.session.interrupted:
             self._mark_start()
         self.attempt = self._new_attempt()
-        self._context = self.context()
         self._started = self.session.claim.db_now()
+        self._context = self.context(self._started)
         self.lease.require()
         try:
             text = self._perform(body)
@@ -193,7 +193,7 @@ class BodyRun(StepRun):
     def _failed(self, error: BaseException) -> Any:
         if not self.attempt.fail():
             self._drop(f"error ({type(error).__name__})")
-        failed = FailedAttempt(self, self.attempt.number, error, self._context, self._started)
+        failed = FailedAttempt(self, self.attempt.number, error, self._context(), self._started)
         wake_at = failed.write()
         if failed.refused:
             self.session.refused = self
@@ -222,7 +222,7 @@ class BodyRun(StepRun):
         record, which another execution raises into ``run``."""
         if self._timed_out is None:
             self._timed_out = FailedAttempt(
-                self, self.attempt.number, self.timeout_error(), self._context, self._started
+                self, self.attempt.number, self.timeout_error(), self._context(), self._started
             )
         if not self._recorded:
             with locked_row(self.lease, wait=True):

@@ -21,8 +21,8 @@ TIMEOUT: Final = "t AS MATERIALIZED (SELECT set_config('lock_timeout', '5s', tru
 # A plain condition would be no fence: a zombie's insert could commit after the next claimer has read the journal. NO KEY, so that business
 # transactions may check foreign keys to the row meanwhile.
 LOCKED: Final = (
-    f"f AS (SELECT i.id, i.status, i.run_number FROM {INSTANCE} AS i, t WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL "
-    "FOR NO KEY UPDATE OF i)"
+    f"f AS (SELECT i.id, i.status, i.run_number, i.lease_token FROM {INSTANCE} AS i, t "
+    "WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL FOR NO KEY UPDATE OF i)"
 )
 
 _short: ContextVar[bool] = ContextVar("durableflow_short_waits", default=False)

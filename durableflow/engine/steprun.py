@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, NoReturn
 
-from durableflow.authoring.context import StepContext, idempotency_key
+from durableflow.authoring.context import Lazy, StepContext, idempotency_key
 from durableflow.core import codec, failures
 from durableflow.core.exceptions import NonRetryableError, StepTimeout
 from durableflow.engine.bodyoptions import BodyOptions, config_text
@@ -78,19 +78,21 @@ class StepRun:
             f"{self.lease.label}: step {self.identity.label!r} took longer than its timeout of {self.options.timeout:g} seconds."
         )
 
-    def context(self) -> StepContext:
-        """What ``get_step_context()`` gives in the body."""
-        claim, identity = self.session.claim, self.identity
-        return StepContext(
-            name=identity.name,
-            count=identity.count,
-            attempt=self.record.attempts,
-            instance_id=claim.instance_id,
-            workflow=claim.workflow,
-            run_number=claim.run_number,
-            idempotency_key=idempotency_key(claim.seed, self.record.key_run, *identity),
-            deadline=claim.db_now() + timedelta(seconds=self.options.timeout),
-            config=self.options.to_config(),  # made anew, so that the body may change it
+    def context(self, started: datetime) -> Lazy:
+        """What ``get_step_context()`` gives in the body of the attempt that starts now."""
+        claim, identity, attempt = self.session.claim, self.identity, self.record.attempts
+        return Lazy(
+            lambda: StepContext(
+                name=identity.name,
+                count=identity.count,
+                attempt=attempt,
+                instance_id=claim.instance_id,
+                workflow=claim.workflow,
+                run_number=claim.run_number,
+                idempotency_key=idempotency_key(claim.seed, self.record.key_run, *identity),
+                deadline=started + timedelta(seconds=self.options.timeout),
+                config=self.options.to_config(),  # made anew, so that the body may change it
+            )
         )
 
 

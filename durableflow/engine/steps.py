@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from durableflow.core import clock, codec
 from durableflow.core.transactions import write_transaction
@@ -31,7 +31,7 @@ _UPSERT: Final = f"""
 _ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_name, via, reason, at"
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Entry:
     """A history entry that goes with a write: its type and data."""
 
@@ -39,7 +39,7 @@ class Entry:
     data: Any = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class StepWrite:
     """What to write of a record. ``wake_in`` seconds from the database's now, or ``wake_at``; ``unshaken`` clears
     the count of interruptions, because the instance has made progress."""
@@ -68,13 +68,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     if is_postgres(lease.using):
         rows = run(
             lease.using,
-            _postgres_sql(
-                len(write.entries),
-                write.unshaken,
-                write.wakes,
-                write.record.status in FINISHED,
-                clock.postgres("clock"),
-            ),
+            _postgres_sql(_shape(write), clock.postgres("clock")),
             _postgres_params(lease, write),
         )
         if not rows:
@@ -95,50 +89,75 @@ def _values(lease: Lease, write: StepWrite) -> list[Any]:
     ]  # fmt: skip
 
 
-@lru_cache(maxsize=64)
-def _postgres_sql(entries: int, unshaken: bool, wakes: bool, finished: bool, now: str) -> str:
-    values = ", ".join(["(%s, %s)"] * entries)
+@lru_cache(maxsize=256)
+def _postgres_sql(write: _Shape, now: str) -> str:
+    values = ", ".join(f"('{type}', %s)" for type in write.entries)
     history = (
         f""", h AS (INSERT INTO {HISTORY} ({_ENTRY_COLUMNS})
-            SELECT f.id, f.run_number, e.type, %s, %s, e.data, '', 'engine', '', {now}
+            SELECT f.id, f.run_number, e.type, '{write.kind}', %s, e.data, '', 'engine', '', {now}
             FROM f, s, (VALUES {values}) AS e (type, data))"""
-        if entries
+        if write.entries
         else ""
     )
     calm = (
         f", c AS (UPDATE {INSTANCE} AS i SET interruptions = 0, give_backs = 0 FROM f WHERE i.id = f.id)"
-        if unshaken
+        if write.unshaken
         else ""
     )
-    wake = f"COALESCE(%s::timestamptz, {now} + make_interval(secs => %s::float8))" if wakes else "NULL::timestamptz"
+    wake = (
+        f"COALESCE(%s::timestamptz, {now} + make_interval(secs => %s::float8))" if write.wakes else "NULL::timestamptz"
+    )
+    finished = now if write.status in FINISHED else "NULL::timestamptz"
     return f"""
         WITH {TIMEOUT}, {LOCKED}, s AS (
             INSERT INTO {STEP} ({_COLUMNS})
-            SELECT f.id, %s::int, %s, %s, %s, %s::int, %s::int, %s::int, %s::int, %s, %s::bool, %s, %s, %s, %s::int, %s::int,
-                %s::bool, {wake}, %s::bigint, %s::timestamptz, {now if finished else "NULL::timestamptz"}, '', 0
+            SELECT f.id, f.run_number, %s, '{write.kind}', %s, %s::int, %s::int, %s::int, %s::int, '{write.status}', {write.sensitive},
+                %s, %s, {"%s" if write.failed else "NULL"}, %s::int, %s::int, {write.freed}, {wake}, f.lease_token, %s::timestamptz,
+                {finished}, '', 0
             FROM f {_UPSERT.replace("RETURNING id", f"RETURNING {STEP}.id")}
         ){history}{calm}
-        SELECT s.id, {"s.wake_at" if wakes else "NULL"} FROM f LEFT JOIN s ON true"""
+        SELECT s.id, {"s.wake_at" if write.wakes else "NULL"} FROM f LEFT JOIN s ON true"""
+
+
+class _Shape(NamedTuple):
+    """What is part of a statement's text: fewer parameters are less work on both sides."""
+
+    kind: str
+    status: str
+    sensitive: bool
+    freed: bool
+    failed: bool
+    entries: tuple[str, ...]
+    wakes: bool
+    unshaken: bool
+
+
+def _shape(write: StepWrite) -> _Shape:
+    record = write.record
+    return _Shape(
+        record.identity.kind, record.status, record.sensitive, record.freed, record.error is not None,
+        tuple([entry.type for entry in write.entries]), write.wakes, write.unshaken,
+    )  # fmt: skip
 
 
 def _postgres_params(lease: Lease, write: StepWrite) -> list[str | None]:
     """All as text, with casts in the statement: the driver's own ways to write numbers and times depend on the value, so
     that one statement would be prepared several times, and take longer."""
     record, identity = write.record, write.record.identity
-    token = str(lease.token)
     params: list[str | None] = [
-        str(lease.pk), token, str(write.run_number), identity.scope, identity.kind, identity.name, str(identity.count),
-        str(record.seq), str(record.execution), str(record.key_run), record.status, "t" if record.sensitive else "f",
-        record.config, record.output, record.error, str(record.attempts), str(record.attempts_before_retry),
-        "t" if record.freed else "f",
+        str(lease.pk), str(lease.token), identity.scope, identity.name, str(identity.count), str(record.seq), str(record.execution),
+        str(record.key_run), record.config, record.output,
     ]  # fmt: skip
+    if record.error is not None:
+        params.append(record.error)
+    params += [str(record.attempts), str(record.attempts_before_retry)]
     if write.wakes:
         params += [_iso(write.wake_at), None if write.wake_in is None else repr(float(write.wake_in))]
-    params += [token, _iso(write.started)]
+    params.append(_iso(write.started))
     if write.entries:
-        params += [identity.kind, identity.label]
+        params.append(identity.label)
         for entry in write.entries:
-            params += [entry.type, _text(entry.data)]
+            params.append(_text(entry.data))
     return params
 
 

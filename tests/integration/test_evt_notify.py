@@ -258,7 +258,7 @@ def test_a_worker_lost_between_its_failure_and_the_cancelling(monkeypatch: pytes
     execute(claimed, renew=False)
     assert notify_record(row).status == "failed" and PendingEvent.objects.get().status == "open"
     monkeypatch.undo()
-    WorkflowInstance.objects.update(wake_at=row.created)
+    WorkflowInstance.objects.update(wake_at=row.created, suspect=True)
     drain()
     assert state(row)[0] == Status.ERRORED
     assert PendingEvent.objects.get().status == "cancelled"
@@ -278,7 +278,7 @@ def test_a_worker_lost_at_a_wait_that_was_told_of_costs_no_attempt() -> None:
     WorkflowInstance.objects.update(wake_at=row.created)
     claim("default")  # and this worker is never heard of again
     row.send_event("ok")
-    WorkflowInstance.objects.update(wake_at=row.created)
+    WorkflowInstance.objects.update(wake_at=row.created, suspect=True)
     drain()
     assert state(row) == (Status.COMPLETE, "done") and mails.calls == 1
     assert not row.history.filter(type="attempt_lost").exists()

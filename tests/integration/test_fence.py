@@ -12,9 +12,8 @@ from django.db import OperationalError, connection, transaction
 
 from durableflow import EventTimeout, Step, Workflow, WorkflowEvent, drain
 from durableflow.core.durations import parse_duration
-from durableflow.engine import bodies, endings, steps, waits
+from durableflow.engine import bodies, endings, fence, steps, waits
 from durableflow.engine.claims import claim
-from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -22,6 +21,7 @@ from durableflow.engine.journal import Identity, Record
 from durableflow.engine.lease import Claim
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.unwind import LeaseLost
+from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.models import HistoryEntry, PendingEvent, StepRecord, WorkflowInstance
 from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
@@ -291,11 +291,8 @@ def test_a_long_transaction_that_holds_the_row_loses_nothing(
 ) -> None:
     """A user holds the instance FOR UPDATE for longer than a lease: no body runs twice, nothing is dropped."""
     settings.DURABLEFLOW = {**settings.DURABLEFLOW, "LEASE": 1}
-    for module in (steps, endings):
+    for module in (steps, fence):
         monkeypatch.setattr(module, "TIMEOUT", module.TIMEOUT.replace("5s", "100ms"))
-    from durableflow.engine import fence
-
-    monkeypatch.setattr(fence, "TIMEOUT", fence.TIMEOUT.replace("5s", "100ms"))
     steps._postgres_sql.cache_clear()
     request.addfinalizer(steps._postgres_sql.cache_clear)
     held = Gate()

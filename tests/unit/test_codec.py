@@ -343,5 +343,7 @@ def test_a_time_zone_that_fails_is_reported_by_the_careful_way() -> None:
         def utcoffset(self, moment: datetime | None) -> timedelta:
             raise RuntimeError("no such zone")
 
+        dst = tzname = utcoffset  # type: ignore[assignment]
+
     with pytest.raises(CodecError, match="no such zone"):
         codec.dumps({"at": datetime(2026, 1, 1, tzinfo=Broken())})
