@@ -128,11 +128,11 @@ class Broker(ORM):  # type: ignore[misc]
         if dead := TABLE.dead():
             expire(self._using, dead)
             TABLE.bury(len(dead))
+        self._sign()
         self._listener.arm()
         locked = deliver(self._using)
         due = next_due(self._using)
         TABLE.saw(0.0 if due is None else -due.seconds)
-        self._sign()
         if due is None or due.seconds > 0:
             self._pace.reset()
         elif not self._pace.left(due.instance) and (drain := self._hand_out(due)):

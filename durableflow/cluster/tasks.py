@@ -11,9 +11,8 @@ from django.db import Error, connections
 from durableflow.cluster.drains import DRAINS
 from durableflow.cluster.table import TABLE
 from durableflow.core.outages import passes
-from durableflow.engine import drain as engine
 from durableflow.engine import heartbeat
-from durableflow.engine.drain import drain
+from durableflow.engine.drain import drain, drain_for
 from durableflow.engine.watcher import watcher
 
 logger = logging.getLogger("durableflow.cluster")
@@ -47,8 +46,7 @@ def drain_task() -> None:
 
 def _slice() -> int:
     """One slice; threads with nothing to do look for work when the pusher calls."""
-    drain_for = getattr(engine, "drain_for", None)
-    return int(drain_for(SLICE, wanted=TABLE.called)) if drain_for else drain(seconds=SLICE)
+    return drain_for(SLICE, wanted=TABLE.called)
 
 
 def publish() -> None:
