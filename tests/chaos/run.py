@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 from typing import Final
+from uuid import uuid4
 
 from django.core.management import call_command
 from django.db import InterfaceError, OperationalError, connections
@@ -122,7 +123,8 @@ def run(options: argparse.Namespace, place: Database, dice: random.Random) -> in
     call_command("migrate", verbosity=0)
     make_table()
     ledger = (options.logs / "ledger").resolve()
-    names = [f"c{number}-{options.logs.name}" for number in range(options.clusters)]
+    # Unlike those of any other run on this machine: who is found by the name is killed.
+    names = [f"c{number}-{uuid4().hex[:8]}" for number in range(options.clusters)]
     services = [
         Service(name, options.logs / f"cluster{number}.log", environment(options, place.url, number))
         for number, name in enumerate(names)
