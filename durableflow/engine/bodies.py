@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Any, NoReturn
 
 from django.db import InterfaceError, OperationalError, connections
@@ -21,11 +23,17 @@ from durableflow.engine.journal import COMPLETE, FAILED, PENDING, STARTED
 from durableflow.engine.sql import is_postgres
 from durableflow.engine.steprun import FailedAttempt, StepRun
 from durableflow.engine.steps import Entry
-from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, forget_interruption
+from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, drop_closed, forget_interruption
 from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind, WriteFailed
 
 __all__ = ["BodyOptions", "BodyRun", "resolve"]
 logger = logging.getLogger("durableflow.steps")
+
+
+@cache
+def _recursion_limit() -> int:
+    """What it was before the first body of this process: not what another thread's body has made of it."""
+    return sys.getrecursionlimit()
 
 
 class BodyRun(StepRun):
@@ -108,7 +116,7 @@ class BodyRun(StepRun):
 
     def _call(self, body: Callable[[], Any]) -> Any:
         """Run the body under its deadline, with the scope closed to durable calls."""
-        deadline = Deadline(self.options.timeout)
+        deadline, limit = Deadline(self.options.timeout), _recursion_limit()
         self.scope.busy = self.identity
         # On SQLite an atomic body holds the only write lock: a mark could not be written before its end.
         markable = not self.options.atomic or is_postgres(self.lease.using)
@@ -123,9 +131,11 @@ class BodyRun(StepRun):
                 raise
             raise self.timeout_error() from error
         finally:
+            sys.setrecursionlimit(limit)  # first of all: the engine has to go on in this process, and others' instances
             self.attempt.left()
             if self.attempt.abandoned:
                 forget_interruption()
+            drop_closed()
             self.scope.busy = None
             if deadline.expired:
                 clean_connections()

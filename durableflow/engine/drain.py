@@ -8,8 +8,11 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Final
 
+from django.db import Error
+
 from durableflow.core import atomicity
 from durableflow.core.conf import get_settings
+from durableflow.core.outages import passes
 from durableflow.engine import heartbeat, replacement, shutdown
 from durableflow.engine.claims import look
 from durableflow.engine.delivery import deliver
@@ -20,6 +23,8 @@ from durableflow.engine.pool import LONGEST, Pool, pool
 from durableflow.engine.watcher import held
 from durableflow.models.creation import database
 
+MOST_FAILURES: Final = 5
+_failures: list[str] = []
 DELIVER_EVERY: Final = 0.01  # seconds; a busy drain need not look at the inbox before each claim
 
 
@@ -44,11 +49,25 @@ def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None) -> in
     with shutdown.heeded():
         helpers = pool() if get_settings().THREADS > 1 else None
         try:
-            return _drain(database(), min(seconds, LONGEST), helpers, wanted)
+            executions = _drain(database(), min(seconds, LONGEST), helpers, wanted)
+            _failures.clear()
+            return executions
+        except Exception as error:
+            _count_failure(error)
+            raise
         except KeyboardInterrupt:
             if helpers is not None and shutdown.requested():
                 helpers.wait_until_idle(get_settings().SHUTDOWN_GRACE)  # they see the sign as long as it stands
             raise
+
+
+def _count_failure(error: Exception) -> None:
+    """A process in which every drain fails is of no use, and each claim that it makes costs an instance an interruption."""
+    if isinstance(error, Error) and passes(error):
+        return  # the database is away: for everybody
+    _failures.append(repr(error))
+    if len(_failures) >= MOST_FAILURES and replacement.may_exit():
+        replacement.want("drain", f"{len(_failures)} drains in a row have failed, at last by {error!r}")
 
 
 def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[], bool] | None) -> int:

@@ -121,6 +121,16 @@ def drop_active() -> None:
             atomicity.drop(connection)
 
 
+def drop_closed() -> None:
+    """Let go of connections of SQLite that a body has closed behind Django's back: Django takes them for usable for ever."""
+    for connection in connections.all(initialized_only=True):
+        if connection.vendor == "sqlite" and connection.connection is not None:
+            try:
+                _ = connection.connection.in_transaction
+            except Exception:
+                atomicity.drop(connection)
+
+
 def cancel_queries() -> None:
     """Have the server stop what this thread's connections are waiting for."""
     for connection in connections.all(initialized_only=True):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from durableflow import Retries, Step, StepTimeout, Workflow, WorkflowEvent, drain, get_step_context
-from durableflow.engine import replacement
+from durableflow.engine import endings, replacement, watcher
 from durableflow.models import WorkflowInstance
 from tests.support.concurrency import Gate, Task, eventually
 from tests.support.engine import drained, history_of, steps_of, types_of
@@ -217,3 +219,55 @@ def test_the_clock_of_the_watcher_does_not_hurt_a_body_in_time() -> None:
     eventually(lambda: drained(instance).status == S.COMPLETE)
     assert instance.steps.get().attempts == len(bodies)
     assert types_of(instance).count("attempt_errored") == len(bodies) - 1
+
+
+def test_a_body_that_lowers_the_recursion_limit_spoils_nothing() -> None:
+    """Poison: the engine goes on in that process, with the limit that was there before."""
+    before = sys.getrecursionlimit()
+    instance = one_step(lambda: sys.setrecursionlimit(len(inspect.stack()) + 20)).create()
+    assert drained(instance).status == S.COMPLETE
+    assert sys.getrecursionlimit() == before
+
+
+def test_a_body_that_closes_the_drivers_connection_spoils_nothing() -> None:
+    """Poison: the checkpoint is written on a new connection, no retry is used up."""
+    instance = one_step(lambda: (Group.objects.count(), connection.connection.close(), "done")[2], retries=0).create()
+    assert drained(instance).status == S.COMPLETE
+    assert (instance.output, instance.steps.get().attempts) == ("done", 1)
+
+
+@pytest.mark.postgresql_only
+def test_an_ending_that_meets_a_locked_row_frees_the_thread() -> None:
+    """Design 4, "Executor exits": the watcher makes it when the row is free; the lease is renewed meanwhile."""
+    gate = Gate()
+    held = Gate()
+    instance = one_step(lambda: (gate.stop_here(), "done")[1]).create()
+
+    def hold() -> None:
+        gate.wait_until_reached()
+        eventually(lambda: not WorkflowInstance.objects.filter(pk=instance.pk, status=S.QUEUED).exists())
+        patched.wait(60)
+        with transaction.atomic():
+            WorkflowInstance.objects.select_for_update(no_key=True).get(pk=instance.pk)
+            held.stop_here()
+
+    patched = threading.Event()
+    original = endings.complete
+    holder = Task(hold)
+    with pytest.MonkeyPatch.context() as patch:
+
+        def complete(*args: Any, **kwargs: Any) -> None:
+            if not patched.is_set():
+                patched.set()
+                held.wait_until_reached()
+            original(*args, **kwargs)
+
+        patch.setattr(endings, "complete", complete)
+        release = Task(lambda: (gate.wait_until_reached(), gate.open()))
+        drain(30)  # returns although the row is locked
+        release.result()
+        assert (status_of(instance), watcher.held()) == (S.RUNNING, 1)
+        held.open()
+        holder.result()
+        eventually(lambda: status_of(instance) == S.COMPLETE)
+    eventually(lambda: watcher.held() == 0)
