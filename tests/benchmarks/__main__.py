@@ -75,7 +75,7 @@ def main(words: Sequence[str]) -> int:
     print(report.table(found))
     if others:
         print(report.peers_table(others))
-    print(json.dumps({**report.shaped(found), "peers": others} if others else report.shaped(found)))
+    print(json.dumps(report.shaped(found, others)))
     return int(any("failed" in data for data in [*found["postgresql"].values(), *found["sqlite"].values()]))
 
 

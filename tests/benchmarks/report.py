@@ -133,7 +133,7 @@ def with_ratio(found: Found, peers: Mapping[str, Mapping[str, Any]]) -> dict[str
     return result
 
 
-def shaped(found: Found) -> dict[str, Any]:
+def shaped(found: Found, peers: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The JSON of the last line: the agreed keys, null where nothing was measured, with all figures beside them.
 
     Where the agreed key is one figure for both databases, it is the slower one's.
@@ -151,4 +151,6 @@ def shaped(found: Found) -> dict[str, Any]:
     lost = found.get("postgresql", {}).get("lost_host")
     if lost:
         result["kill"]["lost_host"] = lost
+    if peers:
+        result["instances"]["peers"] = dict(peers)
     return result

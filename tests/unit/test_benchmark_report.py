@@ -67,6 +67,11 @@ def test_the_json_has_exactly_the_agreed_keys():
     assert shaped["idle"]["cpu_percent"] == 0.7
 
 
+def test_the_peers_figures_stand_inside_an_agreed_key():
+    assert report.shaped(found(), {"dbos": {}})["instances"]["peers"] == {"dbos": {}}
+    assert set(report.shaped(found(), {"dbos": {}})) == set(report.ROWS)
+
+
 def test_one_figure_for_both_databases_is_the_slower_one():
     assert report.shaped(found(replay={"seconds": 0.2}))["replay"]["seconds"] == 0.2
     assert report.shaped(found(replay={"seconds": 0.01}))["replay"]["seconds"] == 0.05
