@@ -6,6 +6,8 @@ Plain Python without Django: the peers measure themselves against the same loop.
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import time
 
 import psycopg
@@ -27,6 +29,12 @@ def postgresql(conninfo: str, rows: int) -> float:
         return time.perf_counter() - began
 
 
+def alone(conninfo: str, rows: int) -> float:
+    """The floor on PostgreSQL in a process of its own: the threads of an engine would slow the loop down."""
+    command = [sys.executable, "-m", "tests.benchmarks.floor", conninfo, str(rows)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
 def sqlite(path: str, rows: int) -> float:
     """The same on the SQLite file ``path``, with the durability that the project's settings ask for."""
     raw = sqlite3.connect(path, timeout=20, isolation_level=None)
@@ -42,3 +50,7 @@ def sqlite(path: str, rows: int) -> float:
         return time.perf_counter() - began
     finally:
         raw.close()
+
+
+if __name__ == "__main__":
+    print(postgresql(sys.argv[1], int(sys.argv[2])))

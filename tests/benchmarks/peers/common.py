@@ -40,9 +40,9 @@ def ratio(conninfo: str, work: Callable[[], float], steps: int = STEPS, rounds: 
     """``work`` gives the seconds that ``steps`` steps take; they stand against the floor just before and after."""
     ratios, each = [], []
     for _round in range(rounds):
-        before = floor.postgresql(conninfo, steps)
+        before = floor.alone(conninfo, steps)
         took = work()
-        ratios.append(2 * took / (before + floor.postgresql(conninfo, steps)))
+        ratios.append(2 * took / (before + floor.alone(conninfo, steps)))
         each.append(1000 * took / steps)
     return {"ratio": median(ratios, 2), "ms": median(each), "steps": steps}
 
