@@ -60,7 +60,7 @@ def wanted() -> str:
 def end(status: int, why: str) -> NoReturn:
     """End the process now, without waiting for its threads; what it leaves is taken over."""
     try:
-        sys.stderr.write(f"durableflow ends this process ({os.getpid()}): {why}\n")
+        sys.stderr.write(f"durableflow ends this process: {why}\n")
         sys.stderr.flush()
     finally:
         os._exit(status)
