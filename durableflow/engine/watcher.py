@@ -19,7 +19,7 @@ from django.db import Error, connections
 
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
-from durableflow.engine import abandonment, isolation, renewal, replacement, shutdown
+from durableflow.engine import abandonment, heartbeat, isolation, renewal, replacement, shutdown
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.fence import short_waits
 from durableflow.engine.lease import Lease
@@ -157,6 +157,8 @@ class Watcher:
             renewal.renew(leases)
         self._beat = time.monotonic() + get_settings().LEASE / renewal.SHARE
         self._mark(attempts)
+        for using in {lease.using for lease in leases}:  # a drain in a long body is alive
+            heartbeat.sign(using, workers=get_settings().THREADS, busy=len(leases))
 
     def _mark(self, attempts: list[tuple[Attempt, Lease]]) -> None:
         """Write the start of bodies that this renewal finds running (design 6, "Interruptions")."""
