@@ -25,7 +25,7 @@ NOTES: Final = ("note-a", "note-b")
 KINDS: Final = (
     ["do"] * 8 + ["flaky"] * 3 + ["sleep"] * 2 + ["atomic"] * 2 + ["event"] * 2 + ["approval", "once", "caught"]
 )
-SLOTS: Final = 2
+SLOTS: Final = 3
 LOST: Final = "lost"
 """What a step that starts once gives if its worker died in it."""
 NAP: Final = 0.2
@@ -153,7 +153,7 @@ class ChaosLimited(Chaos):
         max_concurrency = SLOTS
 
 
-WORKFLOWS: Final[tuple[type[Workflow[Params, list[Any]]], ...]] = (Chaos, Chaos, ChaosLimited)
+WORKFLOWS: Final[tuple[type[Workflow[Params, list[Any]]], ...]] = (Chaos, Chaos, Chaos, ChaosLimited)
 """By an instance's number, in turn."""
 
 
