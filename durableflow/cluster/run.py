@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -82,6 +83,10 @@ class Cluster(QCluster):  # type: ignore[misc]
         connections.close_all()
         heartbeat.silence()
         TABLE.key, TABLE.main = heartbeat.new_key(), os.getpid()
+        # What is loaded now stays for good: no process shall look through it at each full collection, which a long journal
+        # causes, and the pages stay shared.
+        gc.collect()
+        gc.freeze()
         self.sentinel = children.context().Process(
             target=sentinel,
             args=(os.getpid(), self.stopped, self.started, self.cluster_id),

@@ -203,12 +203,10 @@ class Execution(Session):
         value: Any = None if record.output is None else self.decode(record.output, record.identity)
         if record.sensitive:
             self.secrets.add(value)
+        if not isinstance(call, calls.WaitCall):
+            return value
         with self.reading(record.identity):
-            if isinstance(call, calls.ApprovalCall):
-                return Decision(**value)
-            if isinstance(call, calls.WaitCall):
-                return Event(**value)
-        return value
+            return Decision(**value) if isinstance(call, calls.ApprovalCall) else Event(**value)
 
 
 def _without_result(notify: Any, pending: PendingEvent) -> None:

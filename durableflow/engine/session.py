@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from durableflow.core import atomicity, codec, failures
 from durableflow.core.conf import get_settings
@@ -23,6 +23,8 @@ from durableflow.engine.replay import Replay
 from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind, WriteFailed
+
+_UNREADABLE: Final = (CodecError, LookupError, TypeError, ValueError, AttributeError)
 
 
 class Refused(Protocol):
@@ -104,18 +106,23 @@ class Session:
 
     def decode(self, text: str, identity: Identity) -> Any:
         """A stored value; an unreadable journal blocks the instance, it does not end it (case OPS-13)."""
-        with self.reading(identity):
+        try:
             return codec.loads(text)
+        except _UNREADABLE as error:
+            self._halt_unreadable(identity, error)
 
     @contextmanager
     def reading(self, identity: Identity) -> Iterator[None]:
         """Block the instance where a record has not the shape that the engine has written."""
         try:
             yield
-        except (CodecError, LookupError, TypeError, ValueError, AttributeError) as error:
-            self.replay.halt(
-                NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
-            )
+        except _UNREADABLE as error:
+            self._halt_unreadable(identity, error)
+
+    def _halt_unreadable(self, identity: Identity, error: Exception) -> NoReturn:
+        self.replay.halt(
+            NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
+        )
 
     def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
         """Unwind ``run`` until ``wake_at`` (None: until an event)."""

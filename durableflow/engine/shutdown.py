@@ -15,7 +15,12 @@ _sources: list[Callable[[], bool]] = []
 
 def requested() -> bool:
     """Whether a stop was asked for."""
-    return _requested or any(source() for source in _sources)
+    if _requested:
+        return True
+    for source in _sources:  # a loop: asked at each durable call, and any() would make a generator each time
+        if source():
+            return True
+    return False
 
 
 def heed(source: Callable[[], bool]) -> None:
