@@ -235,8 +235,13 @@ class BodyRun(StepRun):
                 self, self.attempt.number, self.timeout_error(), self._context(), self._started
             )
         if not self._recorded:
-            with locked_row(self.lease, wait=True):
-                self._wake_at = self._timed_out.write()
+            shaken = self.session.shaken
+            try:
+                with locked_row(self.lease, wait=True):
+                    self._wake_at = self._timed_out.write()
+            except BaseException:
+                self.session.shaken = shaken  # rolled back: the next try has the counts to clear again
+                raise
             self._recorded = True
         # In a transaction of its own, which may have to lock more than this row first. If the process dies in between,
         # a takeover sees by the token that the attempt is recorded.
