@@ -1,4 +1,5 @@
-"""The world around the workflows: starts instances, sends each event twice as providers do, decides approvals."""
+"""The world around the workflows: starts instances, sends each event twice as providers do, decides approvals, and does what
+operators do: retries what has failed, mends code and resumes what was blocked, terminates."""
 
 from __future__ import annotations
 
@@ -6,31 +7,42 @@ import heapq
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
 from django.db import InterfaceError, OperationalError, connections
 
-from durableflow import InstanceAlreadyExists, StaleDecision
-from durableflow.models import PendingEvent
-from tests.chaos.workflows import NOTES, workflow_of
+from durableflow import InvalidTransition, StaleDecision
+from durableflow.models import PendingEvent, WorkflowInstance
+from tests.chaos.sender import Sender
+from tests.chaos.verdict import Line, write
+from tests.chaos.workflows import NOTES, ChaosMended, mend, workflow_of
 
 SPREAD: Final = 3.0
 """Seconds after an instance's creation within which its events are sent."""
+DOOM: Final = 5.0
+"""Seconds after its creation within which a doomed one is terminated."""
 PAUSE: Final = 0.1
+Status = WorkflowInstance.Status
 
 
 class Driver:
-    """A thread that acts until it is stopped. ``created``: number by id of every instance whose creation was answered."""
+    """A thread that acts until it is stopped. ``created``: number by id of every instance whose creation was answered;
+    ``doomed`` more than ``instances`` are to be terminated. ``did``: counts of what it did."""
 
-    def __init__(self, instances: int, seconds: float, ledger: str, dice: random.Random) -> None:
+    def __init__(self, instances: int, doomed: int, seconds: float, ledger: str, dice: random.Random) -> None:
         self.created: dict[str, int] = {}
+        self.doomed: set[str] = set()
         self.error: BaseException | None = None
-        self.sent = 0
+        self.problems: list[str] = []
+        self.did: Counter[str] = Counter()
+        self.total = instances + doomed
         self._instances, self._seconds, self._ledger, self._random = instances, seconds, ledger, dice
+        self._sender = Sender(dice)
         self._stop = threading.Event()
-        self._calendar: list[tuple[float, int, Callable[[], None]]] = []
+        self._calendar: list[tuple[float, int, Callable[[], bool | None]]] = []
         self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
 
     @contextmanager
@@ -46,60 +58,107 @@ class Driver:
     @property
     def done(self) -> bool:
         """Whether everything was created and sent."""
-        return len(self.created) == self._instances and not self._calendar
+        return len(self.created) == self.total and not self._calendar
 
     def _run(self) -> None:
         try:
             begun = time.monotonic()
-            for number in range(self._instances):
-                self._at(begun + self._seconds * number / self._instances, lambda number=number: self._create(number))
+            for number in range(self.total):
+                when = begun + self._seconds * (number % self._instances + self._random.random()) / self._instances
+                self._at(when, lambda number=number: self._create(number))
             while not self._stop.is_set():
                 while self._calendar and self._calendar[0][0] <= time.monotonic() and not self._stop.is_set():
-                    act = self._calendar[0][2]
+                    entry = self._calendar[0]
+                    self._surely(entry[2])
+                    self._calendar.remove(entry)
+                    heapq.heapify(self._calendar)
+                for act in (self._decide, self._retry, self._resume):
                     self._surely(act)
-                    heapq.heappop(self._calendar)
-                self._surely(self._decide)
                 self._stop.wait(PAUSE)
         except BaseException as error:
             self.error = error
         finally:
+            self._sender.end()
+            self.did["senders killed"] = self._sender.killed
             connections.close_all()
 
-    def _at(self, when: float, act: Callable[[], None]) -> None:
+    def _at(self, when: float, act: Callable[[], bool | None]) -> None:
         heapq.heappush(self._calendar, (when, self._random.getrandbits(60), act))
 
-    def _surely(self, act: Callable[[], Any]) -> None:
-        """Act, again and again while the database is away: everything here may be repeated."""
+    def _surely(self, act: Callable[[], bool | None]) -> None:
+        """Act, again and again while the database is away or the sender dies: everything here may be repeated. An act that
+        gives False was not answered."""
         while not self._stop.is_set():
             try:
-                act()
-                return
+                if act() is not False:
+                    return
             except (OperationalError, InterfaceError):
                 connections.close_all()
                 self._stop.wait(PAUSE)
 
-    def _create(self, number: int) -> None:
-        workflow = workflow_of(number)
+    # What programs do ---------------------------------------------------------------------------------------------------
+
+    def _create(self, number: int) -> bool:
         name = f"chaos-{number}"
-        try:
-            workflow.create({"number": number, "ledger": self._ledger}, instance_id=name)
-        except InstanceAlreadyExists:
-            pass  # the answer to the first try was lost
+        if self._sender.ask(number, name, self._ledger) is None:
+            return False
         self.created[name] = number
         first = time.monotonic()
+        if number >= self._instances:
+            self.doomed.add(name)
+            self._at(first + self._random.uniform(0, DOOM), lambda: self._terminate(name, number))
         for note in NOTES:
             first += self._random.uniform(0, SPREAD / len(NOTES))
             # The second note is sent after the first is: the calendar is kept in order by one thread.
             for when in (first, first + self._random.uniform(0, SPREAD)):
-                self._at(when, lambda note=note: self._send(workflow.get(name), note))
+                self._at(when, lambda note=note: self._send(name, number, note))
+        return True
 
-    def _send(self, row: Any, note: str) -> None:
-        row.send_event("note", note, dedupe_key=note)
-        self.sent += 1
+    def _send(self, name: str, number: int, note: str) -> bool:
+        answer = self._sender.ask(number, name, self._ledger, note)
+        if answer is None:
+            return False
+        if answer and name not in self.doomed:
+            self.problems.append(f"{name}: {note} was {answer}")
+        self.did["events sent"] += 1
+        return True
+
+    # What people do -----------------------------------------------------------------------------------------------------
 
     def _decide(self) -> None:
         for wait in PendingEvent.objects.open().filter(kind="wait_for_approval"):
             try:
                 wait.decide(True, by=None, comment=f"yes {wait.name}")
             except StaleDecision:
-                continue  # the answer to the first try was lost
+                continue  # the answer to the first try was lost, or the instance was terminated
+
+    def _retry(self) -> None:
+        """An instance that has ended with the error that is to be expected of it."""
+        for row in self._mended(status=Status.ERRORED):
+            if "breaks" not in (row.error or {}).get("step", ""):
+                continue
+            write(self._ledger, Line("retry", row.instance_id))
+            self._verb(row.retry, "retried")
+
+    def _resume(self) -> None:
+        for row in self._mended(status=Status.PAUSED, blocked__contains="SuspensionSwallowed"):
+            sign = mend(self._ledger, row.instance_id)
+            sign.parent.mkdir(exist_ok=True)
+            sign.touch()
+            self._verb(row.resume, "resumed")
+
+    def _mended(self, **where: Any) -> list[WorkflowInstance]:
+        return list(WorkflowInstance.objects.filter(workflow=ChaosMended.options.name, **where))
+
+    def _terminate(self, name: str, number: int) -> None:
+        row = workflow_of(number).get(name)
+        if self._verb(row.terminate, "terminated") or workflow_of(number).get(name).status == Status.TERMINATED:
+            write(self._ledger, Line("terminated", name))  # the answer to the first try may have been lost
+
+    def _verb(self, verb: Callable[[], Any], name: str) -> bool:
+        try:
+            verb()
+        except InvalidTransition:
+            return False
+        self.did[name] += 1
+        return True

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from typing import Final
+
+INSTANCES_OF_A_SLOT: Final = 150
 
 
 def environment(options: argparse.Namespace, url: str, number: int = 0) -> dict[str, str]:
@@ -16,4 +19,6 @@ def environment(options: argparse.Namespace, url: str, number: int = 0) -> dict[
         "DJANGO_SETTINGS_MODULE": "tests.chaos.settings",
         "TEST_DURABLEFLOW": json.dumps(durableflow),
         "PYTHONUNBUFFERED": "1",
+        # So few that there is a queue, so many that it does not decide how long the run takes.
+        "CHAOS_SLOTS": str(max(2, options.instances // INSTANCES_OF_A_SLOT)),
     }

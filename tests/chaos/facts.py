@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from durableflow.models import SentEvent, StepRecord, WorkflowInstance
+from durableflow.models import HistoryEntry, SentEvent, StepRecord, WorkflowInstance
 from durableflow.models.limits import ConcurrencyLimit
 from tests.chaos.verdict import Facts, Line
 from tests.chaos.workflows import ChaosLimited, label, plan, workflow_of
@@ -34,7 +34,7 @@ def leaked_slots() -> list[str]:
     return [f"limit {row.key!r} counts {row.running} running" for row in ConcurrencyLimit.objects.exclude(running=0)]
 
 
-def collect(created: dict[str, int]) -> Iterable[Facts]:
+def collect(created: dict[str, int], doomed: set[str]) -> Iterable[Facts]:
     """The facts of each instance that was created, from its id and number; also of those that are not there."""
     rows: dict[str, list[tuple[str, str]]] = defaultdict(list)
     with connection.cursor() as cursor:
@@ -48,6 +48,9 @@ def collect(created: dict[str, int]) -> Iterable[Facts]:
     events: dict[int, list[tuple[Any, str]]] = defaultdict(list)
     for event in SentEvent.objects.filter(kind=SentEvent.Kind.EVENT).order_by("id"):
         events[event.instance_id].append((event.payload, event.consumed_by))
+    failed: dict[int, list[tuple[str, str]]] = defaultdict(list)
+    for entry in HistoryEntry.objects.filter(type="step_errored", step__contains="breaks"):
+        failed[entry.instance_id].append((entry.step.rpartition("-")[0], str(entry.data["error"]["message"])))
     for name, number in created.items():
         program = [(label(position, kind), kind) for position, kind in enumerate(plan(number))]
         row = found.get(name)
@@ -62,7 +65,17 @@ def collect(created: dict[str, int]) -> Iterable[Facts]:
             rows=rows[name],
             stuck=_stuck(row) if row else [],
             limited=issubclass(workflow_of(number), ChaosLimited),
+            doomed=name in doomed,
+            failed=failed[row.pk] if row else [],
+            after_end=_after_end(row) if row and name in doomed else 0,
         )
+
+
+def _after_end(row: WorkflowInstance) -> int:
+    """How many entries of steps follow the one of its termination."""
+    ended = row.history.filter(type="workflow_terminated").first()
+    late = ("step_started", "step_completed", "step_errored", "attempt_errored", "attempt_lost")
+    return row.history.filter(type__in=late, id__gt=ended.pk).count() if ended else 0
 
 
 def _why(row: WorkflowInstance) -> str:

@@ -1,4 +1,5 @@
-"""The clusters of the chaos test, kept running as a service manager would, and the hand that kills their processes."""
+"""The clusters of the chaos test, kept running as a service manager would, and the hand that kills and freezes their
+processes."""
 
 from __future__ import annotations
 
@@ -17,12 +18,18 @@ from pathlib import Path
 from typing import Final
 
 from project.settings import BASE_DIR
+from tests.chaos.verdict import Line, write
 from tests.support.postgres import die_with_parent
 
 MARK: Final = "CHAOS_MARK"
 """An environment variable tells which process was started by which cluster: children inherit it, orphans keep it."""
 ORPHAN_SECONDS: Final = 15.0
 """How long children may outlive their killed main process; far more than it takes."""
+REPLACE_SECONDS: Final = 60.0
+"""How long a cluster may take to stop while others work; bodies take a second."""
+FREEZES: Final = (0.5, 1.5, 2.5)
+"""Of the lease: how long a process is frozen."""
+FREEZE_WORKERS: Final = 0.5
 ROLES: Final = {
     "worker": r"ready for work at (\d+)",
     "monitor": r"monitoring at (\d+)",
@@ -52,6 +59,24 @@ def parent(pid: int) -> int:
 
 
 @dataclass
+class Frozen:
+    """A stopped process, until when, and for how long it was to be stopped."""
+
+    pid: int
+    until: float
+    seconds: float
+
+
+@dataclass
+class Replaced:
+    """A generation that was asked to stop. Nobody harms it any more: its exit status counts."""
+
+    mark: str
+    process: subprocess.Popen[bytes]
+    since: float
+
+
+@dataclass
 class Dead:
     """A generation of a cluster whose main process is gone: nothing of it may be left after a while."""
 
@@ -68,7 +93,7 @@ class Service:
     environment: Mapping[str, str]
     generation: int = 0
     process: subprocess.Popen[bytes] | None = None
-    killed: bool = False
+    said_before: int = 0
 
     @property
     def mark(self) -> str:
@@ -77,7 +102,7 @@ class Service:
     def start(self) -> None:
         """Start the next generation."""
         self.generation += 1
-        self.killed = False
+        self.said_before = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "manage.py", "durableflow_cluster"],
@@ -89,6 +114,10 @@ class Service:
                 start_new_session=True,
                 preexec_fn=die_with_parent,
             )
+
+    def ready(self) -> bool:
+        """Whether this generation has said that it runs."""
+        return b" running." in self.log.read_bytes()[self.said_before :]
 
     def roles(self) -> dict[int, str]:
         """What each living process of this generation is."""
@@ -108,16 +137,23 @@ class Service:
 
 @dataclass
 class Fleet:
-    """All clusters. ``tend()`` is called often; ``kill_one()`` once a second."""
+    """All clusters. ``tend()`` is called often; ``kill_one()`` once a second, ``freeze_one()`` and ``replace_one()`` now and
+    then. ``ledger``: is told who is frozen when."""
 
     services: list[Service]
     random: random.Random
+    ledger: str
+    lease: float
     kills: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
+    frozen: Counter[str] = field(default_factory=Counter)
     starts: int = 0
+    replaced: int = 0
     orphans: int = 0
     stopping: bool = False
     _dead: list[Dead] = field(default_factory=list)
+    _frozen: list[Frozen] = field(default_factory=list)
+    _leaving: list[Replaced] = field(default_factory=list)
 
     def start(self) -> None:
         """Start all."""
@@ -125,7 +161,9 @@ class Fleet:
             service.start()
 
     def tend(self) -> None:
-        """Start again what has ended, and look for what was left behind."""
+        """Start again what has ended, thaw, and look for what was left behind."""
+        self._thaw()
+        self._see_off()
         for service in self.services:
             assert service.process is not None
             status = service.process.poll()
@@ -154,16 +192,76 @@ class Fleet:
 
     def kill_one(self) -> None:
         """kill -9 a random process of a random cluster."""
-        everybody = {pid: role for service in self.services for pid, role in service.roles().items()}
+        everybody = self._everybody()
         if everybody:
             pid = self.random.choice(sorted(everybody))
             with suppress(ProcessLookupError):
                 kill(pid, signal.SIGKILL)
                 self.kills[everybody[pid]] += 1
 
+    def _everybody(self) -> dict[int, str]:
+        return {pid: role for service in self.services for pid, role in service.roles().items()}
+
+    def freeze_one(self) -> None:
+        """SIGSTOP a random process, every second time a worker, for a part of the lease or for longer than lease and takeover
+        take; SIGCONT comes by ``tend()``."""
+        everybody = self._everybody()
+        workers = [pid for pid, role in everybody.items() if role == "worker"]
+        pids = sorted(workers if workers and self.random.random() < FREEZE_WORKERS else everybody)
+        if not pids:
+            return
+        pid, seconds = self.random.choice(pids), self.lease * self.random.choice(FREEZES)
+        write(self.ledger, Line("frozen", pid=pid, seconds=seconds))
+        with suppress(ProcessLookupError):
+            kill(pid, signal.SIGSTOP)
+            self.frozen[everybody[pid]] += 1
+            self._frozen.append(Frozen(pid, time.monotonic() + seconds, seconds))
+
+    def _thaw(self, *, all_of_them: bool = False) -> None:
+        for frozen in list(self._frozen):
+            if all_of_them or time.monotonic() >= frozen.until:
+                self._frozen.remove(frozen)
+                # Who was late in thawing has stopped it for longer.
+                stopped = frozen.seconds + max(time.monotonic() - frozen.until, 0)
+                write(self.ledger, Line("thawed", pid=frozen.pid, seconds=stopped))
+                with suppress(ProcessLookupError):
+                    kill(frozen.pid, signal.SIGCONT)
+
+    def replace_one(self) -> None:
+        """A deploy: SIGTERM to a cluster that runs, and at the same moment a new one in its place."""
+        ready = [service for service in self.services if service.ready() and not self._is_frozen(service.mark)]
+        if not ready:
+            return
+        service = self.random.choice(ready)
+        assert service.process is not None
+        if service.process.poll() is not None:
+            return
+        service.process.terminate()
+        self._leaving.append(Replaced(service.mark, service.process, time.monotonic()))
+        self.replaced += 1
+        service.start()
+
+    def _is_frozen(self, mark: str) -> bool:
+        """Whether a process of this generation is frozen now."""
+        return bool({frozen.pid for frozen in self._frozen} & set(marked(mark)))
+
+    def _see_off(self) -> None:
+        for old in list(self._leaving):
+            status, late = old.process.poll(), time.monotonic() - old.since > REPLACE_SECONDS
+            if status is None and not late:
+                continue
+            self._leaving.remove(old)
+            if status is None:
+                self.problems.append(f"cluster {old.mark} has not stopped {REPLACE_SECONDS:g} s after SIGTERM")
+                old.process.kill()
+            elif status != 0:
+                self.problems.append(f"cluster {old.mark} gives status {status} when it is replaced")
+            self._dead.append(Dead(old.mark, time.monotonic()))
+
     def stop(self, seconds: float) -> None:
         """SIGTERM to every main process: each ends with status 0, and leaves nothing."""
         self.stopping = True
+        self._thaw(all_of_them=True)
         for service in self.services:
             assert service.process is not None
             if service.process.poll() is None:
@@ -179,7 +277,7 @@ class Fleet:
                 said = "hangs" if status is None else f"gives status {status}"
                 self.problems.append(f"cluster {service.mark} {said} at its stop")
             self._dead.append(Dead(service.mark, time.monotonic()))
-        while self._dead and time.monotonic() < end:
+        while (self._dead or self._leaving) and time.monotonic() < end:
             self.tend()
             time.sleep(0.05)
         for dead in self._dead:

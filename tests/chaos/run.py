@@ -7,6 +7,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 from uuid import uuid4
@@ -25,6 +26,10 @@ from tests.chaos.workflows import LOST, NOTES, SLOTS
 
 KILL_EVERY: Final = 1.0
 SHAKE_EVERY: Final = 7.0
+FREEZE_EVERY: Final = 4.0
+REPLACE_EVERY: Final = 9.0
+DOOMED_SHARE: Final = 0.1
+"""Instances that are terminated, besides those that are to complete."""
 CREATE_SHARE: Final = 0.8
 START_SECONDS: Final = 120.0
 STOP_SECONDS: Final = 60.0
@@ -37,6 +42,24 @@ def say(words: str) -> None:
     """A line for people."""
     sys.stdout.write(f"{words}\n")
     sys.stdout.flush()
+
+
+@dataclass
+class Hand:
+    """What is done to the run each so many seconds, first after that time."""
+
+    every: float
+    do: Callable[[], None]
+    at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.at = time.monotonic() + self.every
+
+    def act(self, now: float) -> None:
+        """Do it if it is time."""
+        if now >= self.at:
+            self.do()
+            self.at = now + self.every
 
 
 @dataclass
@@ -64,22 +87,23 @@ class Run:
     def disturb(self) -> None:
         """Kill and restart until the time is over or there is nothing left to do."""
         begun = now = time.monotonic()
-        kill_at, shake_at = begun + KILL_EVERY, begun + SHAKE_EVERY
+        hands = [
+            Hand(KILL_EVERY, self.fleet.kill_one),
+            Hand(FREEZE_EVERY, self.fleet.freeze_one),
+            Hand(REPLACE_EVERY, self.fleet.replace_one),
+            Hand(SHAKE_EVERY, self.place.shake),
+        ]
         restarts = [
             begun + self.options.seconds * (n + 1) / (self.options.restarts + 1) for n in range(self.options.restarts)
         ]
         while now < begun + self.options.seconds and not (self.driver.done and self.finished()):
             self.turn("kills")
             now = time.monotonic()
-            if now >= kill_at:
-                self.fleet.kill_one()
-                kill_at = now + KILL_EVERY
+            for hand in hands:
+                hand.act(now)
             if restarts and now >= restarts[0]:
                 restarts.pop(0)
                 self.place.restart()
-            elif now >= shake_at:
-                self.place.shake()
-                shake_at = now + SHAKE_EVERY
 
     def calm_down(self) -> bool:
         """Until all instances have ended; False if they do not in time."""
@@ -105,13 +129,14 @@ class Run:
                 f"  | killed: {kills or 'nobody'} | database: {done or '-'}")  # fmt: skip
 
     def finished(self) -> bool:
-        """Whether every instance that was created has ended."""
+        """Whether every instance has ended; one that has failed is to be retried."""
+        ends = (WorkflowInstance.Status.COMPLETE, WorkflowInstance.Status.TERMINATED)
         try:
-            self._complete = WorkflowInstance.objects.finished().count()
+            self._complete = WorkflowInstance.objects.filter(status__in=ends).count()
         except (OperationalError, InterfaceError):
             connections.close_all()
             return False
-        return self._complete == self.options.instances
+        return self._complete == self.driver.total
 
 
 def run(options: argparse.Namespace, place: Database, dice: random.Random) -> int:
@@ -129,8 +154,10 @@ def run(options: argparse.Namespace, place: Database, dice: random.Random) -> in
         Service(name, options.logs / f"cluster{number}.log", environment(options, place.url, number))
         for number, name in enumerate(names)
     ]
-    driver = Driver(options.instances, options.seconds * CREATE_SHARE, str(ledger), random.Random(options.seed))
-    it = Run(options, place, Fleet(services, dice), driver)
+    doomed = max(round(options.instances * DOOMED_SHARE), 1)
+    seconds = options.seconds * CREATE_SHARE
+    driver = Driver(options.instances, doomed, seconds, str(ledger), random.Random(options.seed))
+    it = Run(options, place, Fleet(services, dice, str(ledger), options.lease), driver)
     try:
         it.warm_up()
         with driver.acting():
@@ -139,8 +166,9 @@ def run(options: argparse.Namespace, place: Database, dice: random.Random) -> in
         it.fleet.stop(STOP_SECONDS)
     finally:
         it.fleet.kill_all()
-    verdict = judge(collect(driver.created), read_ledger(ledger), NOTES, LOST, SLOTS)
-    it.fleet.problems += leaked_slots()
+    facts = collect(driver.created, driver.doomed)
+    verdict = judge(facts, read_ledger(ledger), NOTES, LOST, SLOTS, options.lease)
+    it.fleet.problems += [*driver.problems, *leaked_slots()]
     if not calm:
         it.fleet.problems.append(f"not all instances ended within {options.calm:g} s after the last kill")
     return report(it, verdict)
@@ -156,7 +184,7 @@ def report(it: Run, verdict: Verdict) -> int:
     good = verdict.good and not problems and verdict.complete == it.options.instances
     numbers = {
         "complete": verdict.complete,
-        "lost": verdict.lost + it.options.instances - len(it.driver.created),
+        "lost": verdict.lost + it.driver.total - len(it.driver.created),
         "repeated": verdict.repeated,
         "twice": verdict.twice,
         "stuck": verdict.stuck,
@@ -166,11 +194,15 @@ def report(it: Run, verdict: Verdict) -> int:
         "database": it.options.database,
         "clusters": it.options.clusters,
         "kills": dict(sorted(it.fleet.kills.items())),
+        "frozen": dict(sorted(it.fleet.frozen.items())),
         "cluster_restarts": it.fleet.starts,
+        "cluster_replacements": it.fleet.replaced,
         "disturbances": dict(sorted(it.place.done.items())),
         "interrupted_bodies": verdict.interrupted,
         "once_lost": verdict.once_lost,
-        "events_sent": it.driver.sent,
+        "overlaps": verdict.overlaps,
+        "terminated": verdict.terminated,
+        "driver": dict(sorted(it.driver.did.items())),
         "problems": len(problems),
         "seconds": round(time.monotonic() - it.begun, 1),
         "seed": it.options.seed,

@@ -14,33 +14,52 @@ that all processes append to:
 3. Each start tells which nonce the program had of the step before. If the checkpoint says another one now, a committed
    checkpoint was lost.
 
+A process that was frozen for longer than the lease may be between the claim and the first line of a body: what it then
+starts is a start that nobody can forbid (promise 3). So the first start of each of its threads after the thaw counts as an
+``overlap``, not as a repetition, if it would be one.
+
+A failure that ended the instance is a checkpoint too: a start after it must come after a person's ``retry``. After a
+``terminate`` no step is recorded, and at most the body starts that was on its way.
+
 Atomic steps: exactly one row, and it is the checkpoint's. Steps with ``retries=0``: at most one start. Events: each
 payload once, in the order sent, in the instance's output; each row consumed by a step of its own. Limited instances: of the
-bodies that ran to their end, no more than the limit between a start and its end at any line.
+bodies that ran to their end, in processes that were not frozen meanwhile, no more than the limit between a start and its
+end at any line.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-BODIES = frozenset({"do", "flaky", "atomic", "once", "caught"})
+from tests.support.ledger import Ledger
+
+BODIES = frozenset({"do", "flaky", "atomic", "once", "caught", "breaks"})
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the ledger: ``what`` is start or end."""
+    """One line of the ledger. ``what``: start or end of a body; retry, terminated: what a person did to the instance, before
+    and after it was done; frozen, thawed: what was done to the process, ``seconds`` long, before it was done."""
 
     what: str
-    instance: str
-    run: int
-    step: str
-    attempt: int
-    nonce: str
-    seen: Any
+    instance: str = ""
+    run: int = 1
+    step: str = ""
+    attempt: int = 0
+    nonce: str = ""
+    seen: Any = ""
     pid: int = 0
+    thread: int = 0
+    seconds: float = 0
+
+
+def write(ledger: str, line: Line) -> None:
+    """Append a line."""
+    Ledger(ledger).add(json.dumps(asdict(line)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +68,8 @@ class Facts:
 
     ``steps``: names and kinds in the order of the program. ``checkpoints``: the nonce in the record of each step that
     has a body; '' where it failed with WorkerLost. ``events``: payload and consumer of each event row. ``rows``: step
-    and nonce of what atomic bodies wrote. ``stuck``: what an ended instance must not have, in words.
+    and nonce of what atomic bodies wrote. ``stuck``: what an ended instance must not have, in words. ``failed``: step and
+    nonce of each failure that was recorded for good. ``after_end``: how many records of steps follow its termination.
     """
 
     instance: str
@@ -62,6 +82,9 @@ class Facts:
     rows: Sequence[tuple[str, str]]
     stuck: Sequence[str] = ()
     limited: bool = False
+    doomed: bool = False
+    failed: Sequence[tuple[str, str]] = ()
+    after_end: int = 0
 
 
 @dataclass
@@ -78,6 +101,8 @@ class Verdict:
     stuck: int = 0
     over: int = 0
     once_lost: int = 0
+    terminated: int = 0
+    overlaps: int = 0
     interrupted: int = 0
     problems: list[str] = field(default_factory=list)
 
@@ -88,28 +113,51 @@ class Verdict:
 
 
 def judge(
-    facts: Iterable[Facts], ledger: Sequence[Line], notes: Sequence[Any], lost: str, slots: int | None = None
+    facts: Iterable[Facts],
+    ledger: Sequence[Line],
+    notes: Sequence[Any],
+    lost: str,
+    slots: int | None = None,
+    lease: float = float("inf"),
 ) -> Verdict:
     """Judge all instances. ``notes``: the payloads that each was sent, in order; ``lost``: the output of a step that
-    starts once and whose worker died; ``slots``: how many limited instances may run at a time."""
+    starts once and whose worker died; ``slots``: how many limited instances may run at a time; ``lease``: seconds of
+    freezing from which on two executions may overlap."""
     lines: dict[str, list[Line]] = defaultdict(list)
     for line in ledger:
-        lines[line.instance].append(line)
+        if line.instance:
+            lines[line.instance].append(line)
     verdict = Verdict()
     facts = list(facts)
+    woken = _woken(ledger, lease)
     if slots is not None:
         _slots({instance.instance for instance in facts if instance.limited}, ledger, slots, verdict)
     for instance in facts:
-        _Case(instance, lines.pop(instance.instance, []), notes, lost, verdict).judge()
+        _Case(instance, lines.pop(instance.instance, []), notes, lost, verdict, woken).judge()
     for stranger in lines:
         verdict.problems.append(f"{stranger}: bodies ran of an instance that does not exist")
         verdict.lost += 1
     return verdict
 
 
+def _woken(ledger: Sequence[Line], lease: float) -> set[str]:
+    """The nonces of the starts that are the first line of a thread since its process was thawed after more than a lease."""
+    thawed: dict[int, set[int]] = {}  # which threads have written since
+    found = set()
+    for line in ledger:
+        if line.what == "thawed" and line.seconds >= lease:
+            thawed[line.pid] = set()
+        elif line.pid in thawed and line.what in ("start", "end") and line.thread not in thawed[line.pid]:
+            thawed[line.pid].add(line.thread)
+            if line.what == "start":
+                found.add(line.nonce)
+    return found
+
+
 def _slots(limited: set[str], ledger: Sequence[Line], slots: int, verdict: Verdict) -> None:
-    """A body that was killed has no end and is left out: it is not known when it stopped."""
-    ended = {line.nonce for line in ledger if line.what == "end"}
+    """A body that was killed has no end and is left out: it is not known when it stopped. So is one whose process was
+    frozen between its claim and its end."""
+    ended = {line.nonce for line in ledger if line.what == "end"} - _frozen(ledger)
     running: set[str] = set()
     for line in ledger:
         if line.instance in limited and line.nonce in ended:
@@ -121,9 +169,26 @@ def _slots(limited: set[str], ledger: Sequence[Line], slots: int, verdict: Verdi
                 )
 
 
+def _frozen(ledger: Sequence[Line]) -> set[str]:
+    """The nonces of the bodies during which their process was frozen, or right before which it was."""
+    running: dict[int, set[str]] = defaultdict(set)
+    found: set[str] = set()
+    for line in ledger:
+        if line.what == "start":
+            running[line.pid].add(line.nonce)
+        elif line.what == "end":
+            running[line.pid].discard(line.nonce)
+        elif line.what == "frozen":
+            found |= running[line.pid]
+    return found | _woken(ledger, 0)
+
+
 class _Case:
-    def __init__(self, facts: Facts, lines: list[Line], notes: Sequence[Any], lost: str, verdict: Verdict) -> None:
+    def __init__(
+        self, facts: Facts, lines: list[Line], notes: Sequence[Any], lost: str, verdict: Verdict, woken: set[str]
+    ) -> None:
         self.facts, self.notes, self.lost, self.verdict = facts, notes, lost, verdict
+        self.lines, self.woken = lines, woken
         self.starts = [line for line in lines if line.what == "start"]
         self.ended = {line.nonce for line in lines if line.what == "end"}
         self.is_lost = False
@@ -133,11 +198,16 @@ class _Case:
         for what in facts.stuck:
             verdict.stuck += 1
             self._wrong(what)
-        repeated = self._after_later_steps()
+        repeated = self._after_later_steps() | self._after_failures()
+        if any(line.what == "terminated" for line in self.lines):
+            self._terminated()
+            verdict.repeated += self._excuse(repeated)
+            return
         output = facts.output
         if facts.status == "complete" and output is not None and len(output) == len(facts.steps):
-            verdict.complete += 1
-            self._events(output)
+            verdict.complete += not facts.doomed
+            if not facts.doomed:  # an event that came after its termination was refused
+                self._events(output)
             for position, (name, kind) in enumerate(facts.steps):
                 if kind in BODIES:
                     repeated |= self._body(name, kind, output[position], output[position - 1] if position else "")
@@ -145,8 +215,44 @@ class _Case:
                     self._lose(f"{name}: the decision reads {output[position]!r}")
         else:
             self._lose(f"is {facts.status} {facts.why}".rstrip())
-        verdict.repeated += len(repeated)
+        verdict.repeated += self._excuse(repeated)
         verdict.lost += self.is_lost
+
+    def _excuse(self, repeated: set[str]) -> int:
+        """How many of these starts could have been avoided."""
+        self.verdict.overlaps += len(repeated & self.woken)
+        return len(repeated - self.woken)
+
+    def _terminated(self) -> None:
+        """At most the body starts that was on its way, and nothing is recorded."""
+        facts = self.facts
+        if facts.status != "terminated" or not facts.doomed:
+            self._wrong(f"is {facts.status}, was terminated")
+            self.verdict.lost += 1
+            return
+        self.verdict.terminated += 1
+        end = max(index for index, line in enumerate(self.lines) if line.what == "terminated")
+        late = [line for line in self.lines[end:] if line.what == "start" and line.nonce not in self.woken]
+        if len(late) > 1 or facts.after_end:
+            self.verdict.repeated += len(late)
+            self._wrong(f"after its termination {len(late)} bodies started and {facts.after_end} steps were recorded")
+
+    def _after_failures(self) -> set[str]:
+        """Starts after a failure that ended the instance, before a person had it retried."""
+        found = set()
+        for step, nonce in self.facts.failed:
+            begun = next((at for at, line in enumerate(self.lines) if line.nonce == nonce), len(self.lines))
+            for line in self.lines[begun + 1 :]:
+                if line.what == "retry":
+                    break
+                if line.what == "start" and line.step == step:
+                    found.add(line.nonce)
+                    self._repeated({line.nonce}, f"{step}: started again after it had failed for good")
+        return found
+
+    def _repeated(self, nonces: set[str], what: str) -> None:
+        if nonces - self.woken:
+            self._wrong(what)
 
     def _after_later_steps(self) -> set[str]:
         """Rule 2, for unfinished instances too."""
@@ -157,7 +263,7 @@ class _Case:
             here = position[start.step]
             if here < latest[start.run]:
                 found.add(start.nonce)
-                self._wrong(f"{start.step}: attempt {start.attempt} started after a later step had")
+                self._repeated({start.nonce}, f"{start.step}: attempt {start.attempt} started after a later step had")
             latest[start.run] = max(here, latest[start.run])
         return found
 
@@ -168,7 +274,7 @@ class _Case:
                 self._lose(f"{name}: saw {start.seen!r} of the step before, whose checkpoint is {before!r}")
         nonces = [start.nonce for start in starts]
         if kind == "once" and len(starts) > 1:
-            self._wrong(f"{name}: may start once, started {len(starts)} times")
+            self._repeated(set(nonces[1:]), f"{name}: may start once, started {len(starts)} times")
             return set(nonces[1:])
         if kind == "once" and given == self.lost:
             self.verdict.once_lost += 1
@@ -180,7 +286,7 @@ class _Case:
             return set()
         late = nonces[nonces.index(given) + 1 :]
         if late:
-            self._wrong(f"{name}: started {len(late)} times after the start that was checkpointed")
+            self._repeated(set(late), f"{name}: started {len(late)} times after the start that was checkpointed")
         if kind == "atomic":
             self._rows(name, given)
         self.verdict.interrupted += len(set(nonces) - self.ended)

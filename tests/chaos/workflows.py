@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, Final, TypedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypedDict
 from uuid import uuid4
 
 from django.db import connection
@@ -25,7 +27,9 @@ NOTES: Final = ("note-a", "note-b")
 KINDS: Final = (
     ["do"] * 8 + ["flaky"] * 3 + ["sleep"] * 2 + ["atomic"] * 2 + ["event"] * 2 + ["approval", "once", "caught"]
 )
-SLOTS: Final = 3
+MENDED_KINDS: Final = ["breaks", "swallowed", *KINDS[1:11], *KINDS[12:]]
+"""The same, but one step fails until a person retries it, and one sleep is swallowed until the code is mended."""
+SLOTS: Final = int(os.environ.get("CHAOS_SLOTS", "2"))
 LOST: Final = "lost"
 """What a step that starts once gives if its worker died in it."""
 NAP: Final = 0.2
@@ -43,8 +47,8 @@ class Params(TypedDict):
 
 
 def plan(number: int) -> list[str]:
-    """The kinds of the steps of an instance, in order: the same twenty, shuffled."""
-    kinds = list(KINDS)
+    """The kinds of the steps of an instance, in order: the twenty of its workflow, shuffled."""
+    kinds = list(workflow_of(number).kinds)
     random.Random(number).shuffle(kinds)
     return kinds
 
@@ -70,7 +74,7 @@ class Body:
         """Append a line: one write, so that the order of the lines is the order of what happened."""
         entry = {"what": what, "instance": self.instance, "run": self.run_number, "step": self.name}
         entry |= {"attempt": self.attempt}
-        entry |= {"nonce": self.nonce, "seen": self._seen, "pid": os.getpid()}
+        entry |= {"nonce": self.nonce, "seen": self._seen, "pid": os.getpid(), "thread": threading.get_ident()}
         self._ledger.add(json.dumps(entry))
 
     def work(self) -> str:
@@ -99,6 +103,15 @@ def fails(ledger: str, seen: Any) -> str:
     raise NonRetryableError(Body(ledger, seen).work())
 
 
+def breaks(ledger: str, seen: Any) -> str:
+    """A body that fails for good at its first attempt: the instance ends, and a person retries it."""
+    body = Body(ledger, seen)
+    nonce = body.work()
+    if body.attempt == 1:
+        raise NonRetryableError(nonce)
+    return nonce
+
+
 def atomic(ledger: str, seen: Any) -> str:
     """A body that writes a row of the app, in the transaction of its checkpoint."""
     body = Body(ledger, seen)
@@ -113,12 +126,15 @@ BODIES: Final[dict[str, Callable[[str, Any], str]]] = {
     "atomic": atomic,
     "once": plain,
     "caught": fails,
+    "breaks": breaks,
 }
 OPTIONS: Final[dict[str, dict[str, Any]]] = {"atomic": {"atomic": True}, "once": {"retries": 0}}
 
 
 class Chaos(Workflow[Params, list[Any]]):
     """Twenty steps. Its output: what each of them gave."""
+
+    kinds: ClassVar[Sequence[str]] = KINDS
 
     class Meta:
         step_retries = PATIENT
@@ -138,12 +154,25 @@ class Chaos(Workflow[Params, list[Any]]):
             return step.wait_for_event(name, type="note", timeout="1 day").payload
         if kind == "approval":
             return step.wait_for_approval(name, title=name, timeout="1 day").comment
+        if kind == "swallowed":
+            return self.swallow(step, name, ledger)
         try:
             return step.do(name, BODIES[kind], ledger, seen, **OPTIONS.get(kind, {}))
         except WorkerLost:
             return LOST
         except NonRetryableError as error:
+            if kind == "breaks":
+                raise
             return str(error)
+
+    def swallow(self, step: Step, name: str, ledger: str) -> str:
+        """A sleep; before the code is mended, its suspension is swallowed: the instance is blocked."""
+        try:
+            step.sleep(name, NAP)
+        except BaseException:
+            if mend(ledger, step.instance_id).exists():
+                raise
+        return ""
 
 
 class ChaosLimited(Chaos):
@@ -153,10 +182,21 @@ class ChaosLimited(Chaos):
         max_concurrency = SLOTS
 
 
-WORKFLOWS: Final[tuple[type[Workflow[Params, list[Any]]], ...]] = (Chaos, Chaos, Chaos, ChaosLimited)
+class ChaosMended(Chaos):
+    """One that needs people: ``retry`` after a failure, ``resume`` after its code was mended."""
+
+    kinds = MENDED_KINDS
+
+
+def mend(ledger: str, instance: str) -> Path:
+    """The file that stands for the deploy which mends the code, for one instance."""
+    return Path(f"{ledger}.mended") / instance
+
+
+WORKFLOWS: Final[tuple[type[Chaos], ...]] = (Chaos, ChaosLimited, Chaos, ChaosMended)
 """By an instance's number, in turn."""
 
 
-def workflow_of(number: int) -> type[Workflow[Params, list[Any]]]:
+def workflow_of(number: int) -> type[Chaos]:
     """The workflow of an instance."""
     return WORKFLOWS[number % len(WORKFLOWS)]

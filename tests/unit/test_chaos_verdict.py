@@ -176,3 +176,80 @@ def test_a_body_of_an_instance_that_is_not_there() -> None:
 def test_a_checkpoint_without_a_body_that_ended(what: str) -> None:
     verdict = judged([line for line in ledger() if (line.nonce, line.what) != ("n3", what)])
     assert (verdict.lost, verdict.good) == (1, False)
+
+
+# Frozen processes and what people do
+
+
+def frozen(lines: list[Line], seconds: float, *, pid: int = 7) -> list[Line]:
+    """The last of ``lines`` is written by a process that was frozen before it."""
+    last = replace(lines[-1], pid=pid, thread=1)
+    return [*lines[:-1], Line("frozen", pid=pid), Line("thawed", pid=pid, seconds=seconds), last]
+
+
+@pytest.mark.parametrize(("seconds", "repeated", "overlaps"), [(4.9, 1, 0), (5, 0, 1)])
+def test_a_start_after_a_thaw(seconds: float, repeated: int, overlaps: int) -> None:
+    """Only who was frozen for longer than the lease may have been overtaken before the first line of a body."""
+    lines = frozen([*ledger(), start("0-do", "late")], seconds)
+    verdict = judge([facts()], lines, NOTES, "lost", lease=5)
+    assert (verdict.repeated, verdict.overlaps, verdict.good) == (repeated, overlaps, not repeated)
+
+
+@pytest.mark.parametrize("second", [start("0-do", "later"), start("2-flaky", "later")])
+def test_the_second_start_of_a_thread_after_a_thaw(second: Line) -> None:
+    lines = [*frozen([*ledger(), start("0-do", "late")], 9), replace(second, pid=7, thread=1)]
+    verdict = judge([facts()], lines, NOTES, "lost", lease=5)
+    assert (verdict.repeated, verdict.overlaps) == (1, 1)
+
+
+def test_a_frozen_body_holds_no_slot() -> None:
+    """It has lost it while it was frozen; and one that a thawed thread starts may be the next of its execution."""
+    of = [facts(instance=name, limited=True) for name in ("one", "two", "three")]
+    one, two, three = (replace(start("0-do", name), instance=name) for name in ("one", "two", "three"))
+    ends = [replace(end("0-do", name), instance=name) for name in ("one", "two", "three")]
+    one = replace(one, pid=7, thread=1)
+    lines = [one, Line("frozen", pid=7), two, Line("thawed", pid=7, seconds=1), replace(three, pid=7, thread=2), *ends]
+    assert judge(of, lines, NOTES, "lost", 1).over == 0
+    assert judge(of, [line for line in lines if line.instance], NOTES, "lost", 1).over == 2
+
+
+@pytest.mark.parametrize(
+    ("retried", "repeated"), [([Line("retry", "i")], 0), ([], 1)], ids=["by a person", "by nobody"]
+)  # fmt: skip
+def test_what_had_failed_for_good_starts_again(retried: list[Line], repeated: int) -> None:
+    """The instance had ended: only a person's retry starts the step again."""
+    lines = after(ledger(), "n2", *ran("2-flaky", "again"))
+    at = next(index for index, line in enumerate(lines) if line.nonce == "again")
+    lines = [*lines[:at], *retried, *lines[at:]]
+    lines = [replace(line, seen="again") if line.step == "3-atomic" else line for line in lines]
+    output = changed_output(2, "again")
+    of = facts(output=output, checkpoints=facts().checkpoints | {"2-flaky": "again"}, failed=[("2-flaky", "n2")])
+    verdict = judged(lines, of)
+    assert (verdict.repeated, verdict.lost) == (repeated, 0)
+
+
+GONE = facts(status="terminated", output=None, doomed=True)
+
+
+@pytest.mark.parametrize(
+    ("of", "late", "good"),
+    [
+        pytest.param(GONE, [], True, id="at once"),
+        pytest.param(GONE, [start("2-flaky", "n2")], True, id="one body was on its way"),
+        pytest.param(GONE, [*ran("2-flaky", "n2"), start("3-atomic", "n3")], False, id="it goes on"),
+        pytest.param(replace(GONE, after_end=1), [], False, id="a step was recorded"),
+        pytest.param(replace(GONE, status="complete", output=OUTPUT), [], False, id="it completed all the same"),
+        pytest.param(replace(GONE, status="waiting"), [], False, id="it waits"),
+        pytest.param(replace(GONE, doomed=False), [], False, id="nobody was to do that"),
+        pytest.param(replace(GONE, stuck=["has ended with wake_at"]), [], False, id="it is still due"),
+    ],
+)
+def test_a_terminated_instance(of: Facts, late: list[Line], good: bool) -> None:
+    verdict = judged([*ran("0-do", "n0"), Line("terminated", "i"), *late], of)
+    assert verdict.good is good, verdict
+    assert verdict.complete == 0
+
+
+def test_a_doomed_instance_that_nobody_terminated_must_complete() -> None:
+    assert judged(of=facts(doomed=True)) == Verdict(complete=0, interrupted=1)
+    assert judged(of=replace(GONE, status="running")).lost == 1
