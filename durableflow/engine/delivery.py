@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from django.db import InterfaceError, OperationalError
+from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import inbox
-from durableflow.engine.sql import INSTANCE, SENT, any_of, run
+from durableflow.engine.sql import INSTANCE, SENT, any_of, is_postgres, run
 
 logger = logging.getLogger("durableflow.engine")
 BATCH: Final = 500
@@ -33,6 +33,8 @@ def deliver(using: str) -> bool:
     if not wanted:
         return False
     try:
+        if len(wanted) < BATCH and is_postgres(using) and not connections[using].in_atomic_block:
+            return _deliver_at_once(using)
         return _deliver_in_transaction(using, wanted)
     except (OperationalError, InterfaceError):
         raise  # the database is away or busy: the next look
@@ -50,6 +52,15 @@ def _look(using: str) -> list[int]:
     elif after:
         found += [pk for pk in inbox.waiting_instances(using, 0, BATCH - len(found)) if pk <= after]
     return found
+
+
+def _deliver_at_once(using: str) -> bool:
+    """The usual case: all that is there, in one statement. What that leaves is looked at more closely."""
+    found, locked, left = inbox.deliver_at_once(using, BATCH)
+    if left:
+        return _deliver_in_transaction(using, found)
+    missing = set(found).difference(locked)
+    return bool(missing) and _drop_orphans(using, missing)
 
 
 def _deliver_one_by_one(using: str, wanted: list[int]) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.contrib.auth import get_user_model
 from django.db import connections
 
+from durableflow.core import clock
 from durableflow.core.statuses import SentKind
 from durableflow.engine.sql import (
     ASYNC_COMMIT,
@@ -41,18 +42,62 @@ def waiting_instances(using: str, after: int, most: int) -> list[int]:
 
     A loose index scan: one probe per instance, however many events each of them has.
     """
-    condition = undelivered(using)
-    rows = run(
-        using,
-        f"""WITH RECURSIVE found (pk) AS (
-                SELECT min(instance_id) FROM {SENT} WHERE {condition} AND instance_id > %s
-                UNION ALL
-                SELECT (SELECT min(instance_id) FROM {SENT} WHERE {condition} AND instance_id > found.pk) FROM found
-                WHERE found.pk IS NOT NULL
-            ) SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}""",
-        [after],
-    )
-    return [pk for (pk,) in rows]
+    sql = f"WITH RECURSIVE {_found(undelivered(using), '%s')} SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}"
+    return [pk for (pk,) in run(using, sql, [after])]
+
+
+def _found(condition: str, after: str) -> str:
+    return f"""found (pk) AS (
+        SELECT min(instance_id) FROM {SENT} WHERE {condition} AND instance_id > {after}
+        UNION ALL
+        SELECT (SELECT min(instance_id) FROM {SENT} WHERE {condition} AND instance_id > found.pk) FROM found WHERE found.pk IS NOT NULL
+    )"""
+
+
+class AtOnce(NamedTuple):
+    """What a delivery in one statement came to: the instances with undelivered events, those of them that it could lock,
+    and whether some of their events are left."""
+
+    found: list[int]
+    locked: list[int]
+    left: bool
+
+
+def deliver_at_once(using: str, most: int) -> AtOnce:
+    """Lock and deliver in one statement of its own transaction (PostgreSQL): one way to the server in place of six.
+
+    All of it reads the tables as they were when it began, and a row may have changed by the time it is locked. So the
+    history is written from what the UPDATE gives back: it looks again at a row that somebody has changed, and what
+    another look has delivered is not delivered twice. Whoever changes an instance's events holds its row, so that nobody
+    is waited for.
+    """
+    user = get_user_model()._meta
+    table, key = (connections[using].ops.quote_name(name) for name in (user.db_table, str(user.pk.column)))
+    ((found, locked, left),) = run(using, _at_once(clock.postgres("clock"), table, key, undelivered(using, "s."), most))
+    return AtOnce(found, locked, left)
+
+
+@lru_cache(maxsize=8)
+def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
+    # Without parameters its plan serves always: to plan it anew takes longer than to execute it.
+    free = "(e.sent_by_id IS NULL OR e.sent_by_id IN (SELECT pk FROM u))"  # see _free_senders
+    return f"""
+        WITH RECURSIVE {_found(condition.replace("s.", ""), "0")},
+        w AS MATERIALIZED (SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}),
+        own AS MATERIALIZED (
+            SELECT i.id, i.run_number FROM {INSTANCE} AS i WHERE i.id IN (SELECT pk FROM w) ORDER BY i.id FOR NO KEY UPDATE SKIP LOCKED),
+        e AS MATERIALIZED (
+            SELECT s.id, s.sent_by_id FROM {SENT} AS s WHERE s.instance_id IN (SELECT id FROM own) AND {condition}
+            ORDER BY s.id LIMIT {most}),
+        u AS MATERIALIZED (
+            SELECT {key} AS pk FROM {users} WHERE {key} IN (SELECT sent_by_id FROM e) FOR KEY SHARE SKIP LOCKED),
+        q AS ({_sent("own", f"{condition} AND s.id IN (SELECT e.id FROM e WHERE {free})", condition)} RETURNING s.*),
+        h AS ({_history(now, "q", "own", "true", True)}),
+        x AS (UPDATE {INSTANCE} AS i {_WAKE.format(now=now)} FROM (SELECT DISTINCT instance_id AS pk FROM q) AS d
+            WHERE i.id = d.pk AND {_ASLEEP})
+        SELECT ARRAY(SELECT pk FROM w), ARRAY(SELECT id FROM own),
+            (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free})
+        FROM (SELECT {ASYNC_COMMIT}) AS c"""
 
 
 def lock(using: str, wanted: Collection[int]) -> list[int]:
@@ -117,20 +162,24 @@ def _deliver(using: str, events: list[int], instances: list[int], wake: bool) ->
     now, at = now_of(using)
     those, event_params = any_of(using, "s.id", events)
     statements: list[tuple[str, list[Any]]] = [
-        (_history(now, those, is_postgres(using)), [*at, *event_params]),
-        (_sent(those, undelivered(using, "s.")), event_params),
+        (_history(now, SENT, INSTANCE, those, is_postgres(using)), [*at, *event_params]),
+        (_sent(INSTANCE, those, undelivered(using, "s.")), event_params),
     ]
     if wake:
-        owners, owner_params = any_of(using, "id", instances)
-        sql = f"""UPDATE {INSTANCE} SET wake_at = CASE WHEN status = 'waiting' THEN {now} ELSE wake_at END,
-                    woken = (woken OR lease_token IS NOT NULL)
-                WHERE {owners} AND (status = 'waiting' OR lease_token IS NOT NULL)"""
+        owners, owner_params = any_of(using, "i.id", instances)
+        sql = f"UPDATE {INSTANCE} AS i {_WAKE.format(now=now)} WHERE {owners} AND {_ASLEEP}"
         statements.append((sql, [*at, *owner_params]))
     together(using, statements)
 
 
+# A waiting instance is due; whoever holds a leased one is told.
+_WAKE: Final = """SET wake_at = CASE WHEN i.status = 'waiting' THEN {now} ELSE i.wake_at END,
+    woken = (i.woken OR i.lease_token IS NOT NULL)"""
+_ASLEEP: Final = "(i.status = 'waiting' OR i.lease_token IS NOT NULL)"
+
+
 @lru_cache(maxsize=64)
-def _history(now: str, those: str, postgres: bool) -> str:
+def _history(now: str, sent: str, instances: str, those: str, postgres: bool) -> str:
     quoted = "to_json(s.type::text)::text" if postgres else "json_quote(s.type)"
     names = " ".join(f"WHEN '{kind.value}' THEN '{name}'" for kind, name in TYPES.items())
     return f"""
@@ -139,12 +188,12 @@ def _history(now: str, those: str, postgres: bool) -> str:
             CASE WHEN s.kind = 'event' THEN '{{"event":' || s.id || ',"type":' || {quoted} || '}}'
                  ELSE '{{"pending_event":' || COALESCE(CAST(s.pending_event_id AS text), 'null') || '}}' END,
             s.sent_by_id, s.sent_by_name, CASE WHEN s.via = '' THEN 'code' ELSE s.via END, s.reason, {now}
-        FROM {SENT} AS s JOIN {INSTANCE} AS i ON i.id = s.instance_id LEFT JOIN {PENDING} AS p ON p.id = s.pending_event_id
+        FROM {sent} AS s JOIN {instances} AS i ON i.id = s.instance_id LEFT JOIN {PENDING} AS p ON p.id = s.pending_event_id
         WHERE {those} ORDER BY s.id"""
 
 
 @lru_cache(maxsize=64)
-def _sent(those: str, condition: str) -> str:
+def _sent(instances: str, those: str, condition: str) -> str:
     """Mark them delivered. What was sent to a run that has been restarted since, and that nobody has seen, moves to the
     current one, where its dedupe key is still free there: of several with one key the first."""
     return f"""
@@ -154,4 +203,4 @@ def _sent(those: str, condition: str) -> str:
             WHEN EXISTS (SELECT 1 FROM {SENT} AS x WHERE x.instance_id = s.instance_id AND x.dedupe_key = s.dedupe_key
                 AND (x.run_number = i.run_number OR (x.id < s.id AND x.consumed_by = '' AND {condition.replace("s.", "x.")})))
             THEN s.run_number ELSE i.run_number END
-        FROM {INSTANCE} AS i WHERE i.id = s.instance_id AND {those}"""
+        FROM {instances} AS i WHERE i.id = s.instance_id AND {those}"""

@@ -269,7 +269,11 @@ def test_an_instance_whose_delivery_fails_keeps_nobody_waiting(
             raise KeyError("what is this")
         return original(using, locked, *args, **kwargs)
 
+    def broken_at_once(*args: Any) -> Any:
+        raise KeyError("what is this")
+
     monkeypatch.setattr(inbox, "hand_over", broken)
+    monkeypatch.setattr(inbox, "deliver_at_once", broken_at_once)
     drain(0.5)
     assert [fresh(row).output for row in rows] == [0, None, 2, 3]
     assert any(record.exc_info and "cannot be delivered" in record.message for record in caplog.records)
