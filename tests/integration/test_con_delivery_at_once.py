@@ -14,7 +14,7 @@ from durableflow.engine.delivery import deliver
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
 from tests.support.concurrency import Task, eventually
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql_only]
 KEY = 471_108
 
 
