@@ -21,7 +21,9 @@ from tests.chaos.verdict import Line, write
 from tests.chaos.workflows import NOTES, ChaosMended, mend, workflow_of
 
 SPREAD: Final = 3.0
-"""Seconds after an instance's creation within which its events are sent."""
+"""Seconds within which an instance's next event follows, and each event's duplicate."""
+REFUSED: Final = 0.5
+"""Seconds until a refused event is sent again."""
 DOOM: Final = 5.0
 """Seconds after its creation within which a doomed one is terminated."""
 PAUSE: Final = 0.1
@@ -36,7 +38,6 @@ class Driver:
         self.created: dict[str, int] = {}
         self.doomed: set[str] = set()
         self.error: BaseException | None = None
-        self.problems: list[str] = []
         self.did: Counter[str] = Counter()
         self.total = instances + doomed
         self._instances, self._seconds, self._ledger, self._random = instances, seconds, ledger, dice
@@ -94,7 +95,7 @@ class Driver:
                     return
             except (OperationalError, InterfaceError):
                 connections.close_all()
-                self._stop.wait(PAUSE)
+            self._stop.wait(PAUSE)
 
     # What programs do ---------------------------------------------------------------------------------------------------
 
@@ -103,24 +104,29 @@ class Driver:
         if self._sender.ask(number, name, self._ledger) is None:
             return False
         self.created[name] = number
-        first = time.monotonic()
+        now = time.monotonic()
         if number >= self._instances:
             self.doomed.add(name)
-            self._at(first + self._random.uniform(0, DOOM), lambda: self._terminate(name, number))
-        for note in NOTES:
-            first += self._random.uniform(0, SPREAD / len(NOTES))
-            # The second note is sent after the first is: the calendar is kept in order by one thread.
-            for when in (first, first + self._random.uniform(0, SPREAD)):
-                self._at(when, lambda note=note: self._send(name, number, note))
+            self._at(now + self._random.uniform(0, DOOM), lambda: self._terminate(name, number))
+        self._at(now + self._random.uniform(0, SPREAD), lambda: self._send(name, number, 0))
         return True
 
-    def _send(self, name: str, number: int, note: str) -> bool:
-        answer = self._sender.ask(number, name, self._ledger, note)
+    def _send(self, name: str, number: int, which: int, *, again: bool = False) -> bool:
+        """Send a note; once it is accepted, the same again at some time, and the next one."""
+        answer = self._sender.ask(number, name, self._ledger, NOTES[which])
         if answer is None:
             return False
-        if answer and name not in self.doomed:
-            self.problems.append(f"{name}: {note} was {answer}")
+        now = time.monotonic()
+        if answer:  # the instance has ended: by a failure that is to be retried, or it is doomed
+            self.did["events refused"] += 1
+            if name not in self.doomed:
+                self._at(now + REFUSED, lambda: self._send(name, number, which, again=again))
+            return True
         self.did["events sent"] += 1
+        if not again:
+            self._at(now + self._random.uniform(0, SPREAD), lambda: self._send(name, number, which, again=True))
+            if which + 1 < len(NOTES):
+                self._at(now + self._random.uniform(0, SPREAD), lambda: self._send(name, number, which + 1))
         return True
 
     # What people do -----------------------------------------------------------------------------------------------------

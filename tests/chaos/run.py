@@ -168,7 +168,7 @@ def run(options: argparse.Namespace, place: Database, dice: random.Random) -> in
         it.fleet.kill_all()
     facts = collect(driver.created, driver.doomed)
     verdict = judge(facts, read_ledger(ledger), NOTES, LOST, SLOTS, options.lease)
-    it.fleet.problems += [*driver.problems, *leaked_slots()]
+    it.fleet.problems += leaked_slots()
     if not calm:
         it.fleet.problems.append(f"not all instances ended within {options.calm:g} s after the last kill")
     return report(it, verdict)
