@@ -39,9 +39,10 @@ def drain(seconds: float = 1.0) -> int:
     return drain_for(seconds)
 
 
-def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None) -> int:
+def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None, delivered: bool = False) -> int:
     """``drain()`` for schedulers that know more. ``wanted``: asked every 20 ms by one helper that has nothing to do while
-    the calling thread is in a long body: True if work is due."""
+    the calling thread is in a long body: True if work is due. ``delivered``: who asks for the drain has just delivered what
+    was sent, so that it looks for due work first."""
     if where := atomicity.opened():
         raise RuntimeError(
             f"drain() inside {where} is refused: a claim has to be committed before anything runs. Call it after the block."
@@ -49,7 +50,7 @@ def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None) -> in
     with shutdown.heeded():
         helpers = pool() if get_settings().THREADS > 1 else None
         try:
-            executions = _drain(database(), min(seconds, LONGEST), helpers, wanted)
+            executions = _drain(database(), min(seconds, LONGEST), helpers, wanted, delivered)
             _failures.clear()
             return executions
         except Exception as error:
@@ -70,9 +71,10 @@ def _count_failure(error: Exception) -> None:
         replacement.want("drain", f"{len(_failures)} drains in a row have failed, at last by {error!r}")
 
 
-def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[], bool] | None) -> int:
-    end = time.monotonic() + seconds
-    executions, delivered_at, again = 0, float("-inf"), False
+def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[], bool] | None, delivered: bool) -> int:
+    began = time.monotonic()
+    end = began + seconds
+    executions, delivered_at, again = 0, began if delivered else float("-inf"), False
     with nullcontext() if helpers is None else helpers.draining(using, end, wanted):
         while not (replacement.wanted() or room().occupied()):
             now = time.monotonic()

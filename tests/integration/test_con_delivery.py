@@ -14,8 +14,10 @@ from django.test.utils import CaptureQueriesContext
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
 from durableflow.engine import delivery, inbox
-from durableflow.engine.claims import claim
+from durableflow.engine import drain as drains
+from durableflow.engine.claims import claim, look
 from durableflow.engine.delivery import deliver
+from durableflow.engine.drain import drain_for
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
 from tests.support.concurrency import Gate, Task, together
 
@@ -356,3 +358,18 @@ def test_the_look_reads_the_undelivered_alone() -> None:
         cursor.execute(f"{explain} {look}")
         plan = str(cursor.fetchall())
     assert "durableflow_undelivered" in plan
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_a_drain_for_which_was_delivered_looks_first(delivered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 4: the broker delivers before it hands out a drain; what was sent since is delivered before the drain
+    ends."""
+    order: list[str] = []
+    monkeypatch.setattr(drains, "deliver", lambda using: order.append("deliver") or deliver(using))
+    monkeypatch.setattr(drains, "look", lambda *args: order.append("look") or look(*args))
+    (row,) = waiting()
+    order.clear()
+    row.send_event("note", 1)
+    drain_for(30, delivered=delivered)
+    assert fresh(row).output == 1
+    assert order[:2] == (["look", "deliver"] if delivered else ["deliver", "look"])
