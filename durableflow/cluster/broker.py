@@ -22,6 +22,7 @@ from durableflow.cluster.listening import TICK, Listener, Poller
 from durableflow.cluster.postgresql import PostgresListener
 from durableflow.cluster.sqlite import SqliteListener
 from durableflow.cluster.table import TABLE
+from durableflow.cluster.wallclock import WallClock
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
 from durableflow.engine import heartbeat
@@ -59,6 +60,7 @@ class Broker(ORM):  # type: ignore[misc]
     _pid: int | None = None
     _using = ""
     _listener: Listener = Poller()
+    _clock: WallClock | None = None
     _pace = Pace(DRAINS)
     _away_since: float | None = None
     _complain_at = 0.0
@@ -87,6 +89,24 @@ class Broker(ORM):  # type: ignore[misc]
         using = self.get_connection().db
         transaction.on_commit(partial(notify, using), using=using, robust=True)
         return pk
+
+    def acknowledge(self, task_id: Any) -> None:
+        """Take a task that was done out of the queue. A database that is away is waited out: the monitor, which calls
+        this, would die, and the task would run again. A stop does not wait for longer than its patience with the
+        monitor."""
+        complained = False
+        while True:
+            try:
+                super().acknowledge(task_id)
+                return
+            except Error as error:
+                if not passes(error):
+                    raise
+                if not complained:
+                    logger.warning("A task that was done stays in the queue until the database answers: %s", error)
+                complained = True
+                connections[self.get_connection().db].close_if_unusable_or_obsolete()
+            time.sleep(OUTAGE_PAUSE)
 
     def dequeue(self) -> Tasks | None:
         """What the workers shall do next, or None after a wait of at most a second.
@@ -117,6 +137,7 @@ class Broker(ORM):  # type: ignore[misc]
         self._pid = os.getpid()
         self._using = database()
         self._listener = _listener(self._using)
+        self._clock = WallClock() if connections[self._using].vendor == "sqlite" else None
         self._pace = Pace(DRAINS)
         DRAINS.forget()
         self._key, self._sign_at, self._left = TABLE.key or heartbeat.new_key(), 0.0, False
@@ -129,6 +150,10 @@ class Broker(ORM):  # type: ignore[misc]
             expire(self._using, dead)
             TABLE.bury(len(dead))
         self._sign()
+        if self._clock is not None and (edge := self._clock.look(self._using)) is not None:
+            now = timezone.now()
+            # Ordinary tasks that were due; those that somebody works on are locked for longer.
+            self.get_connection().filter(key=self.list_key, lock__gt=now, lock__lte=edge).update(lock=now)
         self._listener.arm()
         locked = deliver(self._using)
         due = next_due(self._using)

@@ -11,6 +11,7 @@ import time
 import uuid
 from contextlib import suppress
 from multiprocessing import connection as waiting
+from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
@@ -163,18 +164,28 @@ class Cluster(QCluster):  # type: ignore[misc]
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         dead = [owner for pid, owner in names.items() if pid not in left] + TABLE.dead()
-        while dead:
-            try:
-                expire(database(), dead)
-                break
-            except Error as error:
-                connections.close_all()
-                if time.monotonic() > end:
-                    logger.warning(
-                        "The leases of its workers end by themselves, the database does not answer: %s", error
-                    )
-                    break
-                time.sleep(0.2)
+        if dead:
+            # In a thread that is left alone in the end: a connection that nobody answers may take minutes to fail.
+            burying = Thread(target=_expire, args=(dead, end), name="durableflow-burial", daemon=True)
+            burying.start()
+            burying.join(BURIAL + 1)
+            if burying.is_alive():
+                logger.warning("The leases of its workers end by themselves, the database does not answer.")
+
+
+def _expire(dead: list[int], end: float) -> None:
+    """Have the leases of dead workers expired, and try again until ``end`` (monotonic)."""
+    while True:
+        try:
+            expire(database(), dead)
+            return
+        except Error as error:
+            if time.monotonic() > end:
+                logger.warning("The leases of its workers end by themselves, the database does not answer: %s", error)
+                return
+            time.sleep(0.2)
+        finally:
+            connections.close_all()
 
 
 def _say(text: str) -> None:

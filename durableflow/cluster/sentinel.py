@@ -17,6 +17,7 @@ from django_q.status import Stat
 from durableflow.cluster import children
 from durableflow.cluster.children import Flag
 from durableflow.cluster.drains import DRAINS
+from durableflow.cluster.hung import Silence, give_signs
 from durableflow.cluster.queues import STOP, HolderQueue, TaskQueue, Timer
 from durableflow.cluster.table import TABLE
 from durableflow.engine import replacement, shutdown
@@ -76,6 +77,7 @@ class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
         if seat is not None:
             process.timer = Timer(process, args[2])
             process.seat = seat
+            process.silence = Silence(seat)
             self.pool.append(process)
         process.start()
         if seat is not None:
@@ -117,10 +119,20 @@ class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
             DRAINS.forget()  # it may have taken a drain that it never began; one too many does no harm
 
     def status(self) -> str:
-        """django-q2's state of the cluster. Asked at each turn of the guard's loop, which gives the chance to mend the
-        size of the queue."""
+        """django-q2's state of the cluster. Asked at each turn of the guard's loop, and of a stop, which gives the chance
+        to look after more than django-q2 does."""
+        TABLE.guarded()
         self._mend()
+        self._end_hung()
         return str(super().status())
+
+    def _end_hung(self) -> None:
+        """Kill workers that can neither work nor end; the next turn replaces them."""
+        for worker in self.pool:
+            why = worker.silence.look(stopping=self.stop_event.is_set()) if worker.is_alive() else ""
+            if why:
+                logger.error("Worker %s %s; it is killed.", worker.pid, why)
+                children.kill(worker)
 
     def _mend(self) -> None:
         """A worker that was killed with a task in its hands has not counted it."""
@@ -196,6 +208,7 @@ def _child(parent: int, seat: int | None, owner: int | None, target: Any, args: 
         return
     be(owner)
     TABLE.take(seat)
+    give_signs()
     shutdown.heed(DRAINS.stopping)
     replacement.allow()
     args[0].leave = _must_leave

@@ -26,6 +26,8 @@ class _Seat(ctypes.Structure):
         ("idle_since", ctypes.c_double),  # monotonic; 0: busy, or not yet begun
         ("held", ctypes.c_int64),
         ("claimed_at", ctypes.c_double),  # monotonic; 0: never
+        ("draining", ctypes.c_int64),  # 1: in a drain
+        ("signs", ctypes.c_uint64),  # rises as long as its threads get to run
     ]
 
 
@@ -40,6 +42,7 @@ class Table:
         self._buried = multiprocessing.RawValue(ctypes.c_uint64, 0)  # entries ever written, by the sentinel
         self._expired = multiprocessing.RawValue(ctypes.c_uint64, 0)  # entries ever read, by the pusher
         self._ticked_at = multiprocessing.RawValue("d", 0.0)
+        self._guarded_at = multiprocessing.RawValue("d", 0.0)
         self._due_since = multiprocessing.RawValue("d", 0.0)
         self._calls = multiprocessing.RawValue(ctypes.c_uint64, 0)
         self.key = self.main = 0  # of the cluster's signs of life; set before the forks
@@ -52,7 +55,7 @@ class Table:
         """Take a free seat for a worker that is about to be made under the name ``owner``."""
         index = next(n for n, seat in enumerate(self._seats) if not seat.pid)
         seat = self._seats[index]
-        seat.owner, seat.idle_since, seat.held, seat.claimed_at = owner, 0.0, 0, 0.0
+        seat.owner, seat.idle_since, seat.held, seat.claimed_at, seat.draining = owner, 0.0, 0, 0.0, 0
         seat.pid = -1
         return index
 
@@ -66,7 +69,16 @@ class Table:
         if self._buried.value - self._expired.value < DEAD:
             self._dead[self._buried.value % DEAD] = seat.owner
             self._buried.value += 1
-        seat.idle_since, seat.held, seat.pid = 0.0, 0, 0
+        seat.idle_since, seat.held, seat.draining, seat.pid = 0.0, 0, 0, 0
+
+    def signs(self, index: int) -> int | None:
+        """A number that rises as long as the worker of that seat lives; None while it executes no workflow."""
+        seat = self._seats[index]
+        return int(seat.signs) if seat.draining or seat.held else None
+
+    def guarded(self) -> None:
+        """The sentinel is alive."""
+        self._guarded_at.value = time.monotonic()
 
     # In a worker
 
@@ -97,6 +109,16 @@ class Table:
         if self._mine is not None and executions:
             self._executions[self._mine] += executions
             self._seats[self._mine].claimed_at = time.monotonic()
+
+    def drains(self, so: bool) -> None:
+        """Whether it is in a drain."""
+        if self._mine is not None:
+            self._seats[self._mine].draining = so
+
+    def sign(self) -> None:
+        """Its threads get to run."""
+        if self._mine is not None:
+            self._seats[self._mine].signs += 1
 
     def called(self) -> bool:
         """Whether the pusher has called since this was last asked: work is due, and no worker is idle."""
@@ -156,6 +178,11 @@ class Table:
     def silent(self) -> float:
         """Seconds since the pusher's last tick; 0 before its first."""
         at: float = self._ticked_at.value
+        return time.monotonic() - at if at else 0.0
+
+    def unguarded(self) -> float:
+        """Seconds since the sentinel's last turn; 0 before its first."""
+        at: float = self._guarded_at.value
         return time.monotonic() - at if at else 0.0
 
     def overdue(self) -> float:

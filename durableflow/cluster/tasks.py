@@ -31,6 +31,7 @@ def drain_task() -> None:
     heartbeat.silence()  # the pusher speaks for all
     if publish not in watcher().turns:
         watcher().turns.append(publish)
+    TABLE.drains(True)
     try:
         executions = _waited_out(_slice)
     except KeyboardInterrupt:
@@ -39,6 +40,7 @@ def drain_task() -> None:
         return  # what was begun is given back
     finally:
         publish()
+        TABLE.drains(False)
     TABLE.executed(executions)
     if executions:
         DRAINS.fruitful()
@@ -46,7 +48,7 @@ def drain_task() -> None:
 
 def _slice() -> int:
     """One slice; threads with nothing to do look for work when the pusher calls."""
-    return drain_for(SLICE, wanted=TABLE.called)
+    return drain_for(SLICE, wanted=TABLE.called, delivered=True)
 
 
 def publish() -> None:

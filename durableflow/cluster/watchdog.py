@@ -14,6 +14,7 @@ from django.db import Error, connections
 from durableflow.cluster.table import TABLE
 from durableflow.core import clock
 from durableflow.core.outages import passes
+from durableflow.core.transactions import write_transaction
 from durableflow.engine.look import next_due
 from durableflow.engine.sql import INSTANCE, is_postgres, run
 from durableflow.models.instance_fields import CLAIM_CLASSES
@@ -23,11 +24,13 @@ logger = logging.getLogger("durableflow.cluster")
 OVERDUE: Final = 60.0
 """Seconds that claimable work may wait while a worker has nothing to do."""
 SILENT: Final = 60.0
-"""Seconds that the pusher may give no sign of life while the database answers."""
+"""Seconds that the pusher, or the sentinel, may give no sign of life while the database answers."""
 IDLE: Final = 5.0
 """Seconds after which a worker that waits for a task counts as idle."""
 LOOK: Final = 5.0
 """Seconds between two looks."""
+SQLITE_PATIENCE: Final = 500
+"""Milliseconds for which a look waits for SQLite's write lock."""
 LOOKS: Final = 3
 """Looks in a row that must find the same. One may come after the whole machine has slept, or the database was away."""
 
@@ -35,12 +38,13 @@ LOOKS: Final = 3
 @dataclass(frozen=True, kw_only=True)
 class Observed:
     """One look. ``overdue``: seconds for which the oldest work that nobody holds has been due, 0 for none, None where
-    the database does not answer; ``idle``: workers that have nothing to do; ``silent``: seconds since the pusher's last
-    sign of life."""
+    the database does not answer; ``idle``: workers that have nothing to do; ``silent`` and ``unguarded``: seconds since
+    the last signs of life of the pusher and of the sentinel."""
 
     overdue: float | None
     idle: int
     silent: float
+    unguarded: float = 0.0
 
 
 def complaint(seen: Observed) -> str:
@@ -49,6 +53,8 @@ def complaint(seen: Observed) -> str:
         return ""  # nothing can be expected of anybody
     if seen.silent > SILENT:
         return f"the pusher has given no sign of life for {seen.silent:.0f} s although the database answers"
+    if seen.unguarded > SILENT:
+        return f"the sentinel has given no sign of life for {seen.unguarded:.0f} s although the database answers"
     if seen.overdue > OVERDUE and seen.idle:
         workers = "1 worker is" if seen.idle == 1 else f"{seen.idle} workers are"
         return f"work has been due for {seen.overdue:.0f} s and is not claimed although {workers} idle"
@@ -72,11 +78,16 @@ def claimable_since(using: str) -> float:
     """Seconds for which the oldest work that nobody holds has been due; 0 if there is none.
 
     A row that a transaction has locked is left out: no cluster could claim it. On PostgreSQL only rows that have been due
-    for ``OVERDUE`` are looked at, because the look locks them for its moment.
+    for ``OVERDUE`` are looked at, because the look locks them for its moment. On SQLite one transaction locks all: then
+    the error of a database that is busy is raised.
     """
     if not is_postgres(using):
         due = next_due(using)
-        return max(0.0, -due.seconds) if due is not None else 0.0
+        if due is None or due.seconds > -OVERDUE:
+            return 0.0
+        run(using, f"PRAGMA busy_timeout = {SQLITE_PATIENCE}")
+        with write_transaction(using):
+            return -due.seconds
     rows = run(
         using,
         f"""SELECT COALESCE(max(extract(epoch FROM {clock.postgres("clock")} - x.wake_at)), 0)::float8
@@ -100,7 +111,7 @@ def observe(using: str) -> Observed:
         overdue = None
     finally:
         connections.close_all()  # a look in five seconds is not worth a connection
-    return Observed(overdue=overdue, idle=TABLE.idle_workers(IDLE), silent=TABLE.silent())
+    return Observed(overdue=overdue, idle=TABLE.idle_workers(IDLE), silent=TABLE.silent(), unguarded=TABLE.unguarded())
 
 
 class Guard:

@@ -135,13 +135,20 @@ def _children(pid: int) -> list[int]:
 
 @contextmanager
 def cluster(
-    log: Path, *, durableflow: Mapping[str, Any] | None = None, q_cluster: Mapping[str, Any] | None = None, **extra: str
+    log: Path,
+    *,
+    durableflow: Mapping[str, Any] | None = None,
+    q_cluster: Mapping[str, Any] | None = None,
+    constants: Mapping[str, float] | None = None,
+    **extra: str,
 ) -> Iterator[ClusterProcess]:
-    """A running cluster with changed settings; nothing of it is left afterwards."""
+    """A running cluster with changed settings, and changed ``constants`` by dotted name; nothing of it is left
+    afterwards."""
     environment = child_environment(
         DJANGO_SETTINGS_MODULE="tests.support.cluster_settings",
         TEST_DURABLEFLOW=json.dumps(durableflow or {}),
         TEST_Q_CLUSTER=json.dumps(q_cluster or {}),
+        TEST_CONSTANTS=json.dumps(constants or {}),
         **extra,
     )
     process = ClusterProcess(log, environment)

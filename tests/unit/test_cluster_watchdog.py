@@ -21,6 +21,8 @@ STUCK = Observed(overdue=OVERDUE + 1, idle=1, silent=0.5)
         (Observed(overdue=None, idle=2, silent=9999), ""),  # the database does not answer
         (Observed(overdue=0.0, idle=2, silent=SILENT + 1), "no sign of life"),
         (Observed(overdue=0.0, idle=0, silent=SILENT), ""),
+        (Observed(overdue=0.0, idle=2, silent=0.5, unguarded=SILENT + 1), "the sentinel has given no sign"),
+        (Observed(overdue=None, idle=2, silent=0.5, unguarded=9999), ""),
     ],
 )
 def test_what_is_wrong(seen: Observed, words: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from pathlib import Path
@@ -54,6 +55,16 @@ def fail_first(log: str, name: str) -> str:
     return name
 
 
+def seize(log: str, name: str) -> int:
+    """At the first attempt in the life of the log, keep the interpreter's lock: no other thread of the process runs any
+    more, and no signal is heeded."""
+    first = f"{name} seized" not in Path(log).read_text()
+    write(log, f"{name} seized")
+    if first:
+        ctypes.PyDLL(None).sleep(3600)
+    return os.getpid()
+
+
 class ClusterSteps(Workflow[Log, list[str]]):
     """Two steps."""
 
@@ -98,6 +109,13 @@ class ClusterHoldOnce(Workflow[Gate, int]):
     def run(self, event: WorkflowEvent[Gate], step: Step) -> int:
         log, name, gate = event.params["log"], event.params["name"], event.params["gate"]
         return step.do("hold", hold, log, name, gate, retries=0)
+
+
+class ClusterSeize(Workflow[Log, int]):
+    """A body in C that does not let go."""
+
+    def run(self, event: WorkflowEvent[Log], step: Step) -> int:
+        return step.do("seize", seize, event.params["log"], event.params["name"])
 
 
 class ClusterWait(Workflow[Log, str]):
