@@ -7,8 +7,11 @@ import os
 import socket
 import sys
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
+
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow.engine import replacement
 from durableflow.engine.attempts import Attempt
@@ -35,7 +38,7 @@ def abandon(attempt: Attempt) -> bool:
         attempt.identity.label,
         where,
     )
-    cut_off(attempt)
+    cut_off(attempt.connections)
     if attempt.main:
         replacement.want(cause(attempt), f"its main thread does not leave step {attempt.identity.label!r} of {label}.")
     else:
@@ -59,15 +62,16 @@ def where_is(attempt: Attempt) -> str:
     return "".join(traceback.format_stack(frame, 5)[-5:]).rstrip() if frame is not None else "(it has ended)"
 
 
-def cut_off(attempt: Attempt) -> None:
-    """Stop what the thread's connections do and take them from it, so that its locks go and nothing more is written."""
-    for wrapper in attempt.connections:
+def cut_off(wrappers: Iterable[BaseDatabaseWrapper], *, cancel: bool = True) -> None:
+    """Stop what a thread's connections do and take them from it, so that its locks go and nothing more is written.
+    ``cancel``: have the server stop its query too, which takes up to a second."""
+    for wrapper in wrappers:
         raw = wrapper.connection
         if raw is None:
             continue
         with suppress(Exception):  # it may be closed at this moment
             if wrapper.vendor == "postgresql":
-                _cut_postgres(raw)
+                _cut_postgres(raw, cancel)
             elif wrapper.vendor == "sqlite":
                 raw.interrupt()
 
@@ -82,15 +86,16 @@ def keeps_sqlite_locked(attempt: Attempt) -> bool:
     return False
 
 
-def _cut_postgres(raw: Any) -> None:
+def _cut_postgres(raw: Any, cancel: bool) -> None:
     """Cancel its query, then break its socket: the server rolls back and lets its locks go.
 
     Not by ``pg_terminate_backend``: that needs a right, and behind a pooler the number means another's session.
     """
     if raw.closed:
         return
-    with suppress(Exception):
-        raw.cancel_safe(timeout=CANCEL_SECONDS)
+    if cancel:
+        with suppress(Exception):
+            raw.cancel_safe(timeout=CANCEL_SECONDS)
     descriptor = raw.fileno()
     with socket.socket(fileno=os.dup(descriptor)) as copy:
         if not raw.closed and raw.fileno() == descriptor:  # else it may be somebody else's by now

@@ -17,6 +17,11 @@ from durableflow.engine.sql import ASYNC_COMMIT, INSTANCE, is_postgres, run
 SHARE: Final = 6
 
 
+def patience() -> float:
+    """Seconds that the server may take for a renewal; what takes longer is tried again."""
+    return max(1.0, float(get_settings().LEASE) / SHARE)
+
+
 def renew(leases: list[Lease]) -> None:
     """Move the ends of these leases; one that nobody knows any more is marked lost. A row that somebody holds is
     left to the next beat."""
@@ -28,15 +33,17 @@ def _renew(using: str, leases: list[Lease]) -> None:
     before = time.monotonic()
     length = float(get_settings().LEASE)
     if is_postgres(using):
-        rows = run(
-            using,
-            f"""WITH held AS (
-                SELECT i.id FROM {INSTANCE} AS i JOIN unnest(%s::bigint[], %s::bigint[]) AS h (id, token)
-                ON h.id = i.id AND h.token = i.lease_token FOR NO KEY UPDATE OF i SKIP LOCKED)
-            UPDATE {INSTANCE} AS i SET wake_at = {clock.postgres("clock")} + make_interval(secs => %s), suspect = false
-            FROM held WHERE i.id = held.id RETURNING i.lease_token, {ASYNC_COMMIT}""",
-            [[lease.pk for lease in leases], [lease.token for lease in leases], length],
-        )
+        with write_transaction(using):  # for the time limit, which would outlive a statement of its own behind a pooler
+            run(using, "SELECT set_config('statement_timeout', %s, true)", [str(int(1000 * patience()))])
+            rows = run(
+                using,
+                f"""WITH held AS (
+                    SELECT i.id FROM {INSTANCE} AS i JOIN unnest(%s::bigint[], %s::bigint[]) AS h (id, token)
+                    ON h.id = i.id AND h.token = i.lease_token FOR NO KEY UPDATE OF i SKIP LOCKED)
+                UPDATE {INSTANCE} AS i SET wake_at = {clock.postgres("clock")} + make_interval(secs => %s), suspect = false
+                FROM held WHERE i.id = held.id RETURNING i.lease_token, {ASYNC_COMMIT}""",
+                [[lease.pk for lease in leases], [lease.token for lease in leases], length],
+            )
         renewed = {row[0] for row in rows}
     else:
         renewed = set()
@@ -47,7 +54,7 @@ def _renew(using: str, leases: list[Lease]) -> None:
                 renewed.update(row[0] for row in run(using, sql, [end, lease.pk, lease.token]))
     for lease in leases:
         if lease.token in renewed:
-            lease.renewed = before
+            lease.renewed = max(lease.renewed, before)  # the answer of an older one may have been late
     _mark_lost(using, [lease for lease in leases if lease.token not in renewed])
 
 

@@ -1,7 +1,8 @@
-"""The watcher: one thread of a process that renews its leases and looks after what its other threads cannot (design 4
-"Renewal", "Executor exits"; 6 "Attempts", "Timeouts").
+"""The watcher: one thread of a process that sees to the renewal of its leases and to what its other threads cannot do
+(design 4 "Renewal", "Executor exits"; 6 "Attempts", "Timeouts").
 
-It must never die and never wait long for one row. A process that holds no lease does not wake it.
+It must never die and never wait: what talks to the database, or calls an author's code, is done by two hands, one of
+which only renews. A process that holds no lease does not wake it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 from django.db import Error, connections
@@ -22,13 +24,16 @@ from durableflow.core.outages import passes
 from durableflow.engine import abandonment, heartbeat, isolation, renewal, replacement, shutdown
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.fence import short_waits
+from durableflow.engine.hands import MOST_STUCK, Hand, hurry
 from durableflow.engine.lease import Lease
-from durableflow.engine.patience import impatient, locked
-from durableflow.engine.unwind import LeaseLost, WriteFailed
+from durableflow.engine.patience import locked
+from durableflow.engine.unwind import LeaseLost
 
 logger = logging.getLogger("durableflow.engine")
 RETRY: Final = 1.0
 LOOK: Final = 0.25  # seconds between two looks for a stop, while something runs
+HANGS: Final = 10.0  # seconds after which other errands no longer wait for one that hangs
+HOPELESS: Final = 30.0  # seconds after which the instance of an ending that hangs is left to a takeover
 Ending = Callable[[], object]
 
 
@@ -44,6 +49,7 @@ class Watcher:
         self._until: float | None = None  # when the thread wakes by itself; None: it is awake
         self._beat = self._retry = math.inf
         self._stop_at: float | None = None
+        self._renewing, self._errands = Hand("durableflow-renewal", afresh=True), Hand("durableflow-errands")
         self.lost_thread: Callable[[Attempt], None] = lambda attempt: None
         self.turns: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._work, name="durableflow-watcher", daemon=True)
@@ -88,11 +94,12 @@ class Watcher:
         with self._state:
             self._attempts.pop(id(attempt), None)
 
-    def park(self, lease: Lease, ending: Ending) -> None:
-        """Make ``ending`` in this thread's place, each second until it is done or the lease is lost."""
+    def park(self, lease: Lease, ending: Ending, delay: float = RETRY) -> None:
+        """Make ``ending`` in this thread's place after ``delay`` seconds, and each second until it is done or the lease is
+        lost."""
         with self._state:
             self._parked[lease.token] = lease, ending
-            self._retry = min(self._retry, time.monotonic() + RETRY)
+            self._retry = min(self._retry, time.monotonic() + delay)
             self._wake(self._retry)
 
     def _wake(self, due: float) -> None:
@@ -104,7 +111,6 @@ class Watcher:
     # Its own thread -----------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        impatient()
         while True:
             try:
                 self._sleep()
@@ -114,10 +120,9 @@ class Watcher:
                 time.sleep(RETRY)
 
     def _sleep(self) -> None:
-        with self._state:
-            idle = not (self._held or self._parked or self._attempts)
-        if idle:
-            connections.close_all()  # who waits holds no connection
+        if not self._needed():
+            self._renewing.dismiss()  # who waits holds no connection
+            self._errands.dismiss()
             self._stop_at = None
         with self._state:
             self._until = self._next()
@@ -125,19 +130,21 @@ class Watcher:
                 self._state.wait(None if left == math.inf else left)
             self._until = None
 
+    def _needed(self) -> bool:
+        return bool(self._held or self._parked or self._attempts)
+
     def _next(self) -> float:
-        if not (self._held or self._parked or self._attempts):
+        if not self._needed():
             return time.monotonic() if replacement.wanted() and replacement.may_exit() else math.inf
         due = min((attempt.abandon_at for attempt, _ in self._attempts.values()), default=math.inf)
         return min(time.monotonic() + LOOK, self._beat, self._retry, due)
 
     def _turn(self) -> None:
         self._guarded(self._look_for_stop)
-        if time.monotonic() >= self._beat:
-            self._guarded(self._renew)
-        self._guarded(self._abandon_overdue)
-        if time.monotonic() >= self._retry:
-            self._guarded(self._end_parked)
+        self._guarded(self._see_to_renewal)
+        self._guarded(self._see_to_overdue)
+        self._guarded(self._see_to_parked)
+        self._guarded(self._see_to_hanging)
         for turn in self.turns:
             self._guarded(turn)
 
@@ -146,59 +153,96 @@ class Watcher:
             work()
         except Exception as error:
             logger.warning("%s failed and is tried again: %r", work.__name__.strip("_"), error)
-            connections.close_all()
+
+    def _see_to_renewal(self) -> None:
+        now = time.monotonic()
+        if now >= self._beat:  # a look at an expired lease leaves its holder a third of it to come back
+            self._beat = now + min(RETRY, get_settings().LEASE / renewal.SHARE / 2)  # unless it succeeds
+            self._renewing.ask("renewal", self._renew)
+
+    def _see_to_overdue(self) -> None:
+        now = time.monotonic()
+        with self._state:
+            overdue = [item for item in self._attempts.values() if now >= item[0].abandon_at]
+        for attempt, lease in overdue:
+            self.unwatch(attempt)
+            self._errands.ask(attempt, partial(self._abandon, attempt, lease))
+
+    def _see_to_parked(self) -> None:
+        now = time.monotonic()
+        if now < self._retry:
+            return
+        with self._state:
+            self._retry = now + RETRY if self._parked else math.inf
+            parked = list(self._parked)
+        for token in parked:
+            self._errands.ask(token, partial(self._end_parked, token))
+
+    def _see_to_hanging(self) -> None:
+        self._renewing.relieve(1 + 2 * renewal.patience())
+        if self._errands.relieve(HANGS) > MOST_STUCK:
+            replacement.want("errands", "too many endings or delay functions of its instances do not end.")
+        for token in self._errands.stuck_at(HOPELESS):
+            with self._state:
+                parked = self._parked.get(token) if isinstance(token, int) else None
+            if parked is not None:
+                logger.error("%s cannot be let go: that does not end. Its lease will expire", parked[0].label)
+                self._done(parked[0])
+
+    # In the hands' threads ----------------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
         with self._state:
             leases = list({**self._held, **{token: lease for token, (lease, _) in self._parked.items()}}.values())
             attempts = list(self._attempts.values())
-        self._beat = time.monotonic() + RETRY  # unless it succeeds
+        databases = {lease.using for lease in leases}
+        for using in databases:
+            hurry(using)
         if leases:
             renewal.renew(leases)
         self._beat = time.monotonic() + get_settings().LEASE / renewal.SHARE
-        self._mark(attempts)
-        for using in {lease.using for lease in leases}:  # a drain in a long body is alive
-            heartbeat.sign(using, workers=get_settings().THREADS, busy=len(leases))
+        if attempts:
+            self._errands.ask("start marks", partial(self._mark, attempts))
+        self._errands.ask("sign of life", partial(self._sign, databases, len(leases)))
+
+    def _sign(self, databases: set[str], busy: int) -> None:
+        """A drain in a long body is alive."""
+        for using in databases:
+            heartbeat.sign(using, workers=get_settings().THREADS, busy=busy)
 
     def _mark(self, attempts: list[tuple[Attempt, Lease]]) -> None:
         """Write the start of bodies that this renewal finds running (design 6, "Interruptions")."""
         for attempt, lease in attempts:
             if not attempt.markable or lease.lost or attempt.outcome is None:
                 continue
+            hurry(lease.using)
             with attempt.running() as running:
                 if running:
                     attempt.outcome.mark_running()
                     attempt.markable = False
 
-    def _abandon_overdue(self) -> None:
-        now = time.monotonic()
-        with self._state:
-            overdue = [item for item in self._attempts.values() if now >= item[0].abandon_at]
-        for attempt, lease in overdue:
-            self.unwatch(attempt)
-            if attempt.outcome is None or not abandonment.abandon(attempt):
-                continue
-            self.park(lease, attempt.outcome.time_out)
-            self._retry = now
+    def _abandon(self, attempt: Attempt, lease: Lease) -> None:
+        if attempt.outcome is not None and abandonment.abandon(attempt):
+            self.park(lease, attempt.outcome.time_out, 0)
             self.lost_thread(attempt)
 
-    def _end_parked(self) -> None:
-        self._retry = math.inf
+    def _end_parked(self, token: int) -> None:
         with self._state:
-            parked = list(self._parked.items())
-        for token, (lease, ending) in parked:
-            if self._ends(lease, ending):
-                with self._state:
-                    self._parked.pop(token, None)
-                    self._held.pop(token, None)
-                isolation.room().left(lease)
-                lease.lost = True  # a thread that comes back gets no further than to its next durable call
-            else:
-                self._retry = time.monotonic() + RETRY
+            parked = self._parked.get(token)
+        if parked is not None and self._ends(*parked):
+            self._done(parked[0])
+
+    def _done(self, lease: Lease) -> None:
+        with self._state:
+            self._parked.pop(lease.token, None)
+            self._held.pop(lease.token, None)
+        isolation.room().left(lease)
+        lease.lost = True  # a thread that comes back gets no further than to its next durable call
 
     def _ends(self, lease: Lease, ending: Ending) -> bool:
         """Whether a parked ending is done with."""
         try:
+            hurry(lease.using)
             with short_waits():
                 ending()
         except LeaseLost:
@@ -208,7 +252,7 @@ class Watcher:
                 connections[lease.using].close_if_unusable_or_obsolete()
                 return False
             logger.exception("%s could not be let go; its lease will expire", lease.label)
-        except (Exception, WriteFailed):
+        except BaseException:  # a delay function may raise anything
             logger.exception("%s could not be let go; its lease will expire", lease.label)
         return True
 

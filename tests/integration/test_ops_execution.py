@@ -416,7 +416,7 @@ def test_renewal_survives_whatever_fails(monkeypatch: pytest.MonkeyPatch, settin
     monkeypatch.setattr(watcher, "RETRY", 0.01)
 
     class Lease:
-        token = 1
+        using, token = "default", 1
 
     keeper = watcher.Watcher()
     with keeper.holding(Lease()):  # type: ignore[arg-type]
