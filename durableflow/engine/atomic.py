@@ -13,9 +13,10 @@ from durableflow.core import atomicity, clock
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
 from durableflow.core.transactions import write_transaction
+from durableflow.engine.fence import fenced
 from durableflow.engine.journal import COMPLETE, Record
 from durableflow.engine.lease import Lease
-from durableflow.engine.patience import FIRST_PAUSE, LAST_PAUSE
+from durableflow.engine.patience import FIRST_PAUSE, LAST_PAUSE, patient
 from durableflow.engine.sql import INSTANCE, STEP, is_postgres, run
 from durableflow.engine.unwind import WriteFailed
 
@@ -53,12 +54,14 @@ def run_atomically(
                 atomicity.abandon_opened()
             error, again = failed.error, False
         except (NotWritten, OperationalError, InterfaceError) as raised:
-            stored = _committed(lease, run_number, record)
-            if stored is not None:
-                return stored
+            nested = connections[lease.using].in_atomic_block
+            if not (nested or isinstance(raised, NotWritten)):  # it may have been the COMMIT
+                stored = _committed(lease, run_number, record)
+                if stored is not None:
+                    return stored
             record.status = status
             error = raised.__cause__ if isinstance(raised, NotWritten) and raised.__cause__ else raised
-            if connections[lease.using].in_atomic_block:
+            if nested:
                 again = False
             elif isinstance(error, Error) and not passes(error):
                 raise WriteFailed(error) from raised
@@ -107,18 +110,18 @@ def _renew(lease: Lease) -> float:
     return before
 
 
+@patient
 def _committed(lease: Lease, run_number: int, record: Record) -> str | None:
-    connection = connections[lease.using]
-    if connection.in_atomic_block:
-        return None
-    connection.close_if_unusable_or_obsolete()
-    try:
+    """The stored output, if the transaction whose answer was lost has committed.
+
+    It waits until the database answers, and under the fence: the COMMIT may still be on its way, and that transaction holds
+    the row until it is done. Who went on without knowing would commit twice what the body has written.
+    """
+    with fenced(lease):
         rows = run(
             lease.using,
             f"""SELECT output FROM {STEP} WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s
                 AND count = %s AND status = 'complete' AND token = %s""",
             [lease.pk, run_number, *record.identity, lease.token],
         )
-    except Error:
-        return None
     return str(rows[0][0]) if rows else None
