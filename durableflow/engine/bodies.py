@@ -6,7 +6,6 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from typing import Any, NoReturn
 
 from django.db import InterfaceError, OperationalError, connections
@@ -18,6 +17,7 @@ from durableflow.engine import abandonment, endings, replacement, shutdown, watc
 from durableflow.engine.atomic import NotWritten
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.bodyoptions import BodyOptions, resolve
+from durableflow.engine.bounds import bounded, recursion_limit
 from durableflow.engine.fence import locked_row
 from durableflow.engine.journal import COMPLETE, FAILED, PENDING, STARTED
 from durableflow.engine.sql import is_postgres
@@ -28,12 +28,6 @@ from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind, 
 
 __all__ = ["BodyOptions", "BodyRun", "resolve"]
 logger = logging.getLogger("durableflow.steps")
-
-
-@cache
-def _recursion_limit() -> int:
-    """What it was before the first body of this process: not what another thread's body has made of it."""
-    return sys.getrecursionlimit()
 
 
 class BodyRun(StepRun):
@@ -116,7 +110,8 @@ class BodyRun(StepRun):
 
     def _call(self, body: Callable[[], Any]) -> Any:
         """Run the body under its deadline, with the scope closed to durable calls."""
-        deadline, limit = Deadline(self.options.timeout), _recursion_limit()
+        deadline, limit = Deadline(self.options.timeout), recursion_limit()
+        body = bounded(body, limit, lambda: f"step {self.identity.label!r} of {self.lease.label}")
         self.scope.busy = self.identity
         # On SQLite an atomic body holds the only write lock: a mark could not be written before its end.
         markable = not self.options.atomic or is_postgres(self.lease.using)
@@ -131,7 +126,7 @@ class BodyRun(StepRun):
                 raise
             raise self.timeout_error() from error
         finally:
-            sys.setrecursionlimit(limit)  # first of all: the engine has to go on in this process, and others' instances
+            sys.setrecursionlimit(limit)  # an interruption may have hit where the body's bounds are restored
             self.attempt.left()
             if self.attempt.abandoned:
                 forget_interruption()

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from durableflow.models import WorkflowInstance
 from tests.support.cluster import cluster, until
@@ -51,6 +50,12 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
     "threads": FINISHES,
     "floods": FINISHES,
     "recursion limit": FINISHES,
+    "exhausts memory": ("errored", "MemoryError", 2),
+    "keeps memory": ("errored", "durableflow.WorkerLost", 2),
+    "child goes on": FINISHES,
+    "child exits": FINISHES,
+    "swallows for ever": ("errored", "durableflow.StepTimeout", 2),
+    "C code with the lock for long": ("errored", "durableflow.StepTimeout", 2),
     # An instance that its own step stops.
     "deletes": ("gone", "", 1),
     "terminates": ("terminated", "", 1),
@@ -60,15 +65,20 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
     "crashes": ("errored", "durableflow.WorkerLost", 2),
     "C code with the lock": ("errored", "durableflow.StepTimeout", 2),
 }
+ENDLESS = ("swallows for ever", "C code with the lock for long")
 HARD = ("dies", "killed", "crashes", "C code with the lock")
-SPOILS = ("closed connections", "recursion limit")
+SPOILS = ("closed connections", "recursion limit", "exhausts memory", "keeps memory")
 """What harms the process for whoever comes next; each alone, so that a failure tells which."""
-SOFT = tuple(kind for kind in EXPECTED if kind not in (*HARD, *SPOILS))
-closed = pytest.mark.xfail(connection.vendor == "sqlite", reason="nobody opens it anew", strict=True)
+FORKS = ("child goes on", "child exits")
+SOFT = tuple(kind for kind in EXPECTED if kind not in (*HARD, *SPOILS, *ENDLESS, *FORKS))
+SHORT = {"LEASE": 2}
 GROUPS = [
-    pytest.param(SOFT, id="soft"),
-    pytest.param(HARD, id="hard"),
-    pytest.param(("closed connections",), id="closed connections", marks=closed),
+    pytest.param(SOFT, SHORT, id="soft"),
+    pytest.param(HARD, SHORT, id="hard"),
+    *(pytest.param((kind,), SHORT, id=kind) for kind in SPOILS),
+    *(pytest.param((kind,), SHORT, id=kind) for kind in FORKS),
+    *(pytest.param((kind,), {"LEASE": 15}, id=kind) for kind in ENDLESS),
+    pytest.param(("swallows for ever", "swallows", "C code"), {"LEASE": 2, "THREADS": 4}, id="endless in threads"),
 ]
 
 
@@ -88,12 +98,12 @@ def outcome(row: WorkflowInstance, starts: int) -> tuple[str, str, int]:
     return now.status, now.error["type"] if now.error else now.blocked, starts
 
 
-@pytest.mark.parametrize("kinds", GROUPS)
-def test_poison_harms_its_own_instance_alone(kinds: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kinds", "settings"), GROUPS)
+def test_poison_harms_its_own_instance_alone(kinds: tuple[str, ...], settings: dict[str, int], tmp_path: Path) -> None:
     """RET-03, RET-13, SER-02, OPS-07, OPS-08, OPS-13: all kinds at once in two workers, and a healthy instance beside and
     after each of them, whose time-out works; the cluster stops as it should."""
     ledger = Ledger(tmp_path / "ledger")
-    with cluster(tmp_path / "log", durableflow={"LEASE": 2}) as running:
+    with cluster(tmp_path / "log", durableflow=settings, POISON_STUCK_AFTER="2") as running:
         params: list[Any] = [{"kind": kind, "log": str(ledger.path)} for kind in kinds]
         poison = {row["kind"]: ClusterPoison.create(row) for row in params}
         beside = [ClusterAfterPoison.create(row) for row in params]

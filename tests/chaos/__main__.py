@@ -33,7 +33,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clusters", type=int, default=3)
     parser.add_argument("--instances", type=int, default=1000)
     parser.add_argument("--seconds", type=float, default=180, help="how long processes are killed")
-    parser.add_argument("--calm", type=float, default=300, help="how long the instances then have to end")
+    parser.add_argument("--calm", type=float, default=60, help="how long then none may end before it is given up")
     parser.add_argument("--restarts", type=int, default=3, help="how often the database is restarted")
     parser.add_argument("--lease", type=float, default=5)
     parser.add_argument("--seed", type=int, default=0, help="who is killed when, in one order; 0: a random one")

@@ -31,7 +31,8 @@ Status = WorkflowInstance.Status
 
 
 class Driver:
-    """A thread that acts until it is stopped. ``created``: number by id of every instance whose creation was answered;
+    """Two threads, programs and people, that act until they are stopped. ``created``: number by id of every instance whose
+    creation was answered;
     ``doomed`` more than ``instances`` are to be terminated. ``did``: counts of what it did."""
 
     def __init__(self, instances: int, doomed: int, seconds: float, ledger: str, dice: random.Random) -> None:
@@ -44,44 +45,56 @@ class Driver:
         self._sender = Sender(dice)
         self._stop = threading.Event()
         self._calendar: list[tuple[float, int, Callable[[], bool | None]]] = []
-        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=f"driver-{work.__name__}", daemon=True)
+            for work in (self._programs, self._people)
+        ]
 
     @contextmanager
     def acting(self) -> Iterator[None]:
         """Act while the block runs."""
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         try:
             yield
         finally:
             self._stop.set()
-            self._thread.join()
+            for thread in self._threads:
+                thread.join()
 
     @property
     def done(self) -> bool:
         """Whether everything was created and sent."""
         return len(self.created) == self.total and not self._calendar
 
-    def _run(self) -> None:
+    def _run(self, work: Callable[[], None]) -> None:
         try:
-            begun = time.monotonic()
-            for number in range(self.total):
-                when = begun + self._seconds * (number % self._instances + self._random.random()) / self._instances
-                self._at(when, lambda number=number: self._create(number))
-            while not self._stop.is_set():
-                while self._calendar and self._calendar[0][0] <= time.monotonic() and not self._stop.is_set():
-                    entry = self._calendar[0]
-                    self._surely(entry[2])
-                    self._calendar.remove(entry)
-                    heapq.heapify(self._calendar)
-                for act in (self._decide, self._retry, self._resume):
-                    self._surely(act)
-                self._stop.wait(PAUSE)
+            work()
         except BaseException as error:
             self.error = error
         finally:
+            connections.close_all()
+
+    def _programs(self) -> None:
+        begun = time.monotonic()
+        for number in range(self.total):
+            when = begun + self._seconds * (number % self._instances + self._random.random()) / self._instances
+            self._at(when, lambda number=number: self._create(number))
+        try:
+            while not self._stop.is_set():
+                while self._calendar and self._calendar[0][0] <= time.monotonic() and not self._stop.is_set():
+                    entry = heapq.heappop(self._calendar)
+                    self._surely(entry[2])
+                self._stop.wait(PAUSE)
+        finally:
             self._sender.end()
             self.did["senders killed"] = self._sender.killed
-            connections.close_all()
+
+    def _people(self) -> None:
+        while not self._stop.is_set():
+            for act in (self._decide, self._retry, self._resume):
+                self._surely(act)
+            self._stop.wait(PAUSE)
 
     def _at(self, when: float, act: Callable[[], bool | None]) -> None:
         heapq.heappush(self._calendar, (when, self._random.getrandbits(60), act))

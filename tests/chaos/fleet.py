@@ -30,6 +30,7 @@ REPLACE_SECONDS: Final = 60.0
 FREEZES: Final = (0.5, 1.5, 2.5)
 """Of the lease: how long a process is frozen."""
 FREEZE_WORKERS: Final = 0.5
+READY_SHARE: Final = 0.8
 ROLES: Final = {
     "worker": r"ready for work at (\d+)",
     "monitor": r"monitoring at (\d+)",
@@ -200,7 +201,10 @@ class Fleet:
                 self.kills[everybody[pid]] += 1
 
     def _everybody(self) -> dict[int, str]:
-        return {pid: role for service in self.services for pid, role in service.roles().items()}
+        """Whom something may be done to: mostly processes of clusters that run, else none would get far enough to work."""
+        ready = [service for service in self.services if service.ready()]
+        among = ready if ready and self.random.random() < READY_SHARE else self.services
+        return {pid: role for service in among for pid, role in service.roles().items()}
 
     def freeze_one(self) -> None:
         """SIGSTOP a random process, every second time a worker, for a part of the lease or for longer than lease and takeover

@@ -15,7 +15,7 @@ from typing import Any, Final
 import django
 from django.db import InterfaceError, OperationalError, connections
 
-KILL_SHARE: Final = 0.05
+KILL_SHARE: Final = 0.03
 """So many of the requests are not survived."""
 KILL_WITHIN: Final = 0.01
 PAUSE: Final = 0.1

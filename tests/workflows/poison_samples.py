@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import resource
 import signal
 import sys
 import threading
@@ -18,11 +19,21 @@ from django.contrib.auth.models import Group
 from django.db import IntegrityError, connection, connections, transaction
 
 from durableflow import NonRetryableError, Retries, Step, Workflow, WorkflowEvent, get_step_context
+from durableflow.engine import attempts
 from durableflow.models import WorkflowInstance
 from tests.support.ledger import Ledger
 
 HANG: float = 4.0
 """Seconds that a body in C code does not return; more than its timeout, and in one case than lease and takeover."""
+LONG_HANG: float = 8.0
+"""More than its timeout and the time after which the watcher gives a main thread up, as tests shorten it."""
+PIECE = 1 << 20
+ROOM = 64 * PIECE
+"""What a body that exhausts the memory may still take."""
+_kept: list[bytearray] = []
+
+if "POISON_STUCK_AFTER" in os.environ:
+    attempts.STUCK_AFTER = float(os.environ["POISON_STUCK_AFTER"])
 
 
 class Poison(TypedDict):
@@ -77,6 +88,39 @@ def swallows() -> str:
     return "late"
 
 
+def swallows_for_ever() -> NoReturn:
+    """Catches whatever would end it."""
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.05)
+
+
+def exhausts_memory() -> NoReturn:
+    """Takes what the process may have, and leaves it with that limit."""
+    limit_memory()
+    pieces = []
+    while True:
+        pieces.append(bytearray(PIECE))
+
+
+def keeps_memory() -> NoReturn:
+    """The same, and nothing of it becomes free: whatever the process does next fails too."""
+    limit_memory()
+    size = PIECE
+    while size > 64:
+        try:
+            _kept.append(bytearray(size))
+        except MemoryError:
+            size //= 2
+    raise MemoryError
+
+
+def limit_memory() -> None:
+    """The process may take little more than it has."""
+    has = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (has + ROOM, resource.RLIM_INFINITY))
+
+
 def cycle() -> dict[str, Any]:
     """Contains itself."""
     value: dict[str, Any] = {}
@@ -128,6 +172,21 @@ def forks() -> int:
     if not pid:
         os._exit(0)
     return os.waitpid(pid, 0)[1]
+
+
+def child_goes_on() -> str:
+    """A child that returns from the body, into an engine that is not its own."""
+    if pid := os.fork():
+        return "the parent" if os.waitpid(pid, 0)[0] else ""
+    return "the child"
+
+
+def child_exits() -> str:
+    """A child that leaves by an exception, through an engine that is not its own."""
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        return "the parent"
+    sys.exit(0)
 
 
 def starts_threads() -> str:
@@ -188,6 +247,12 @@ def in_c_code_with_the_lock() -> str:
     return "late"
 
 
+def in_c_code_with_the_lock_for_long() -> str:
+    """The same for so long that the watcher would have given it up."""
+    ctypes.PyDLL(None).usleep(int(LONG_HANG * 1e6))
+    return "late"
+
+
 BODIES: dict[str, Callable[[], Any]] = {
     "exits": raises(SystemExit),
     "interrupts": raises(KeyboardInterrupt),
@@ -208,6 +273,12 @@ BODIES: dict[str, Callable[[], Any]] = {
     "swallows": swallows,
     "C code": in_c_code,
     "C code with the lock": in_c_code_with_the_lock,
+    "C code with the lock for long": in_c_code_with_the_lock_for_long,
+    "swallows for ever": swallows_for_ever,
+    "exhausts memory": exhausts_memory,
+    "keeps memory": keeps_memory,
+    "child goes on": child_goes_on,
+    "child exits": child_exits,
     "broken transaction": broken_transaction,
     "closed connections": closes_connections,
     "open block": leaves_block_open,
@@ -243,7 +314,7 @@ class ClusterPoison(Workflow[Poison, str]):
         return BODIES[kind]()
 
 
-TIMED = {"swallows", "C code", "C code with the lock"}
+TIMED = {"swallows", "swallows for ever", "C code", "C code with the lock", "C code with the lock for long"}
 
 
 class ClusterAfterPoison(Workflow[Poison, str]):
