@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -20,13 +21,23 @@ from durableflow.models.instance_fields import CLAIM_CLASSES
 
 logger = logging.getLogger("durableflow.cluster")
 
+
+def _among(classes: Iterable[int]) -> str:
+    return f"claim_class IN ({', '.join(map(str, classes))})"
+
+
 STEP: Final = 2.0
 """Seconds. Less is the ordinary correction of a clock."""
+NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
+LONGEST_LEASE: Final = 3600.0
+"""What the setting allows: another cluster may have longer leases than this one."""
 LATE_COMMITS: Final = 10.0
 """Seconds for which instances still turn up that a transaction created before the clock was set back."""
-_CLASSES: Final = f"claim_class IN ({', '.join(map(str, CLAIM_CLASSES))})"
-# An instance that has not been executed may have a start_at, which is a timer.
-_WAS_DUE: Final = "status = 'queued' AND hold = '' AND (claim_class % 2 = 0 OR wake_at <= created)"
+# What has not been executed yet has an odd class, and may have a start_at, which is a timer.
+_NEW: Final = _among(number for number in CLAIM_CLASSES if number % 2)
+_RESUMED: Final = _among(number for number in CLAIM_CLASSES if number % 2 == 0)
+_NEW_AND_DUE: Final = f"{_NEW} AND status = 'queued' AND hold = '' AND wake_at <= created"
+_WAS_DUE: Final = f"{_RESUMED} AND (status = 'waiting' OR status = 'queued' AND hold = '')"
 
 
 class WallClock:
@@ -36,7 +47,7 @@ class WallClock:
         self._ahead = _ahead()
         self._edge: datetime | None = None  # what the clock showed before it was set back
         self._late_until = 0.0
-        self._thorough = False
+        self._mended = False  # it may have been set back while nobody looked
 
     def look(self, using: str) -> datetime | None:
         """Notice that the clock was set, say so, and mend what has to be. Gives what the clock showed before, when it has
@@ -49,15 +60,15 @@ class WallClock:
         if step <= -STEP:
             was = datetime.fromtimestamp(now + before, UTC)
             self._edge = was if self._edge is None else max(was, self._edge)
-            self._late_until, self._thorough = now + LATE_COMMITS, True
-        if self._edge is None:
+            self._late_until, self._mended = now + LATE_COMMITS, False
+        edge, mended = self._edge, self._mended
+        if edge is None and mended:
             return None
-        edge, thorough = self._edge, self._thorough
-        mend(using, edge, thorough=thorough)
-        self._thorough = False
+        mend(using, edge, late=mended)
+        self._mended = True
         if now > self._late_until:
             self._edge = None
-        return edge if thorough else None
+        return None if mended else edge
 
 
 def _ahead() -> float:
@@ -76,27 +87,28 @@ def _tell(step: float) -> None:
         )
 
 
-def mend(using: str, edge: datetime, *, thorough: bool = True) -> None:
+def mend(using: str, edge: datetime | None, *, late: bool = False) -> None:
     """Make due what was due before the clock was set back from ``edge``, and let no lease end later than it could have
     been claimed for. One transaction.
 
-    Not ``thorough``: only instances that are queued. A waiting one that is woken for nothing finds its timer not yet
-    over and waits again, so once is enough.
+    A waiting instance that is woken for nothing finds its timer not yet over and waits again; so that is done once.
+    ``late``: again, for what was created by a transaction that committed late. ``edge`` None: nobody has seen the clock
+    being set; then instances that wait, or were executed before, are left alone, because only their timers could tell, and
+    so are leases that might be of another cluster.
     """
-    was_due = f"({_WAS_DUE} OR status = 'waiting')" if thorough else _WAS_DUE
     with write_transaction(using):
         now = clock.host_now()
-        text = clock.sqlite_text(now)
+        text, until = clock.sqlite_text(now), clock.sqlite_text(edge or NEVER)
+        wake = f"UPDATE {INSTANCE} SET wake_at = %s WHERE wake_at > %s AND wake_at <= %s AND lease_token IS NULL AND "  # noqa: S608
+        run(using, wake + _NEW_AND_DUE, [text, text, until])
+        if late:
+            return
+        if edge is not None:
+            run(using, wake + _WAS_DUE, [text, text, until])
+        lease = float(get_settings().LEASE)
+        longest = LONGEST_LEASE if edge is None else lease
         run(
             using,
-            f"""UPDATE {INSTANCE} SET wake_at = %s WHERE {_CLASSES} AND wake_at > %s AND wake_at <= %s
-                AND lease_token IS NULL AND {was_due}""",  # noqa: S608 - names of ours
-            [text, text, clock.sqlite_text(edge)],
+            f"UPDATE {INSTANCE} SET wake_at = %s WHERE lease_token IS NOT NULL AND wake_at > %s",  # noqa: S608
+            [clock.sqlite_text(now + timedelta(seconds=seconds)) for seconds in (lease, longest)],
         )
-        if thorough:
-            end = clock.sqlite_text(now + timedelta(seconds=float(get_settings().LEASE)))
-            run(
-                using,
-                f"UPDATE {INSTANCE} SET wake_at = %s WHERE lease_token IS NOT NULL AND {_CLASSES} AND wake_at > %s",  # noqa: S608
-                [end, end],
-            )

@@ -2,6 +2,7 @@
 
 ``TEST_CONSTANTS``: a JSON object, dotted name of a module's constant to its value. ``TEST_CLOCK``: a file whose number of
 seconds the host's clock is ahead by, read at each look at the clock. ``TEST_LOOKS``: the watchdog tells of each look.
+``TEST_DEAF``: as long as this file exists, LISTEN is swallowed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 from django.apps import AppConfig
 from django.utils import timezone
 
+from durableflow.cluster import postgresql
+from durableflow.cluster.hint import CHANNEL
 from durableflow.core import clock
 
 _host_now, _time = clock.host_now, time.time
@@ -39,6 +42,18 @@ class HooksConfig(AppConfig):
             set_clock(Path(file), setattr)
         if os.environ.get("TEST_LOOKS"):
             _tell_looks()
+        if file := os.environ.get("TEST_DEAF"):
+            postgresql.CHANNEL = _Swallowed(Path(file))  # type: ignore[attr-defined,assignment]
+
+
+class _Swallowed:
+    """The channel to listen to; another one while the file exists."""
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._channel = file, CHANNEL
+
+    def __str__(self) -> str:
+        return "elsewhere" if self._file.exists() else self._channel
 
 
 def _tell_looks() -> None:
