@@ -19,7 +19,9 @@ from durableflow.engine.journal import Record
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.people import look_up_people
+from durableflow.engine.sql import is_postgres
 from durableflow.engine.wait_rows import Pending, Sent, Stored
+from durableflow.engine.wait_taking import find, take
 from durableflow.models import PendingEvent
 
 LOCKED_AGAIN: Final = timedelta(seconds=1)  # until the next look at a wait that somebody is deciding right now
@@ -52,6 +54,14 @@ def attend(lease: Lease, claim: Claim, record: Record, call: WaitCall) -> Answer
     The record and the PendingEvent are written first and the deadline counts from here; past it the wait times out.
     Raises InvalidConfig, CodecError for a context that cannot be stored, UnreadableAnswer.
     """
+    if record.status == StepStatus.PENDING and is_postgres(lease.using):
+        found = find(lease, claim, record)
+        if found is not None and take(lease, claim, record, found, output := _output(claim, record, found.sent)):
+            return Answer(found.pending, output=output)
+    return _attend(lease, claim, record, call)
+
+
+def _attend(lease: Lease, claim: Claim, record: Record, call: WaitCall) -> Answer:
     with fenced(lease) as fence:
         # A statement of its own under the lock, not a part of it: when a look whose COMMIT was answered by a lost
         # connection is repeated, that COMMIT may still be on its way when this one begins to wait for the row.
@@ -145,6 +155,13 @@ def _match(lease: Lease, claim: Claim, pending: Pending) -> Sent | None:
 
 def _consume(lease: Lease, claim: Claim, record: Record, found: Stored, sent: Sent, fence: Fence) -> Answer:
     assert found.pending is not None  # noqa: S101
+    output = _output(claim, record, sent)
+    rows.consume(lease, claim, record, found, sent, output, fence.now)
+    return Answer(found.pending.pk, output=output)
+
+
+def _output(claim: Claim, record: Record, sent: Sent) -> str:
+    """What the wait returns, as it is stored."""
     try:
         payload = None if sent.payload is None else codec.loads(sent.payload)
     except CodecError as error:
@@ -153,9 +170,7 @@ def _consume(lease: Lease, claim: Claim, record: Record, found: Stored, sent: Se
         ) from error
     if sent.kind != SentKind.DECISION:
         payload = Event(type=sent.type, payload=payload, sent_at=sent.sent_at, sent_by=sent.sent_by_name).to_stored()
-    output = codec.dumps(payload)
-    rows.consume(lease, claim, record, found, sent, output, fence.now)
-    return Answer(found.pending.pk, output=output)
+    return codec.dumps(payload)
 
 
 def _timeout_error(claim: Claim, record: Record, pending: Pending) -> EventTimeout:

@@ -214,6 +214,7 @@ def test_a_look_that_took_the_only_event_does_not_wait_again(monkeypatch: pytest
     row.pending_events.get().approve(by=None)
     lossy = Lossy()
     monkeypatch.setattr(waits, "fenced", lossy.around(waits.fenced))
+    monkeypatch.setattr(waits, "take", lossy.after(waits.take))
     drain()
     assert lossy.lost and state(row) == (Status.COMPLETE, True)
 
