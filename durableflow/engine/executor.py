@@ -54,7 +54,8 @@ def _contained(claim: Claim, interceptor: Interceptor) -> None:
     try:
         with atomicity.baseline():
             try:
-                _execute(claim, interceptor)
+                with shutdown.interruptible():
+                    _execute(claim, interceptor)
             except (KeyboardInterrupt, SystemExit):
                 clean_connections()  # it may have hit in the middle of a query or of a transaction
                 raise
@@ -89,7 +90,7 @@ def _turn_away(claim: Claim) -> None:
 def _give_back_after_signal(claim: Claim) -> None:
     """A signal may hit between any two lines of ours: nobody shall wait for the lease to end (design 4, "Executor exits")."""
     try:
-        endings.give_back(claim.lease)
+        hand_back(claim, uncharged=claim.uncharged)
     except LeaseLost:
         pass  # run() was left in an orderly way, and the instance has been given back already
     except (Exception, WriteFailed):
@@ -228,7 +229,7 @@ def _apply(execution: Execution, outcome: Any) -> None:
     elif isinstance(outcome, Expire):
         _fail(lease, failures.describe(outcome.error), leftovers=True)
     elif isinstance(outcome, GiveBack):
-        hand_back(execution.claim, uncharged=execution.uncharged)
+        hand_back(execution.claim, uncharged=execution.claim.uncharged)
         if outcome.stop:
             raise KeyboardInterrupt
     elif isinstance(outcome, Drop):

@@ -25,6 +25,7 @@ from durableflow.engine.sql import (
     run,
     together,
 )
+from durableflow.engine.verdicts import HELD
 
 # For this transaction: to plan the delivering statement anew for each list of keys takes longer than to execute it.
 _GENERIC: Final = "set_config('plan_cache_mode', 'force_generic_plan', true)"
@@ -172,8 +173,10 @@ def _deliver(using: str, events: list[int], instances: list[int], wake: bool) ->
     together(using, statements)
 
 
-# A waiting instance is due; whoever holds a leased one is told.
-_WAKE: Final = """SET wake_at = CASE WHEN i.status = 'waiting' THEN {now} ELSE i.wake_at END,
+# A waiting instance is due; whoever holds a leased one is told. One that is held for other code is found by that code all the
+# same: each look of the wrong one counts, and ten events would have it blocked.
+_HELD: Final = f"i.hold IN ({', '.join(repr(reason) for reason in HELD)})"
+_WAKE: Final = f"""SET wake_at = CASE WHEN i.status = 'waiting' AND NOT {_HELD} THEN {{now}} ELSE i.wake_at END,
     woken = (i.woken OR i.lease_token IS NOT NULL)"""
 _ASLEEP: Final = "(i.status = 'waiting' OR i.lease_token IS NOT NULL)"
 

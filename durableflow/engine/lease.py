@@ -64,7 +64,7 @@ class Claim:
     """A claimed instance: all that an execution needs to begin.
 
     ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else
-    None.
+    None. ``uncharged``: whether the attempt that was lost with it is still to be charged.
     """
 
     lease: Lease
@@ -83,6 +83,7 @@ class Claim:
     give_backs: int
     now: datetime
     lost_token: int | None
+    uncharged: bool = True
     _taken: float = field(default_factory=time.monotonic)
 
     @property

@@ -72,9 +72,13 @@ class Session:
             room().calm(self.lease)
 
     @property
-    def uncharged(self) -> bool:
+    def _charge(self) -> bool:
         """Whether a takeover is still to be charged to a step."""
-        return self._charge
+        return self.claim.uncharged
+
+    @_charge.setter
+    def _charge(self, value: bool) -> None:
+        self.claim.uncharged = value
 
     def new_record(self, identity: Identity) -> Record:
         """A record for a new call; raises LimitExceeded at the limits of steps and records (case ENG-12)."""

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType
 
 _requested = False
+_at_once = False
 _sources: list[Callable[[], bool]] = []
 
 
@@ -42,14 +43,36 @@ def heeded() -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGINT, _on_interrupt)
+    whole = False
     try:
         yield
+        whole = True
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _requested = False
+        interrupted, _requested = _requested, False
+        if whole and interrupted:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Where Ctrl-C takes effect at once. Elsewhere inside ``heeded()`` it is put off until the next one of these blocks or
+    the end: between a claim and its execution nobody would give the instance back. A second Ctrl-C is never put off."""
+    global _at_once
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before, _at_once = _at_once, True
+    try:
+        if _requested:
+            raise KeyboardInterrupt
+        yield
+    finally:
+        _at_once = before
 
 
 def _on_interrupt(_number: int, _frame: FrameType | None) -> None:
     global _requested
-    _requested = True
-    raise KeyboardInterrupt
+    again, _requested = _requested, True
+    if again or _at_once:
+        raise KeyboardInterrupt

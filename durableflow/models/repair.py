@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connections
-from django.db.models import F
+from django.db.models import F, Q
 
 from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
@@ -65,7 +65,11 @@ def _reset_failed(row: Any, error: Any) -> list[str]:
     cancelled = records.filter(status=StepStatus.CANCELLED)
     for wait in cancelled.filter(kind__in=WAITS):
         _reset(_notifies(records, wait))
-    cancelled.exclude(kind=StepKind.NOTIFY).update(status=StepStatus.PENDING, finished=None)
+    cancelled = cancelled.exclude(kind=StepKind.NOTIFY)
+    # A body that had begun, and whose worker was lost with it, is not forgotten: without retries it never begins again.
+    begun = Q(attempts__gt=F("attempts_before_retry"), error_data=None, wake_at=None) & ~Q(kind__in=WAITS)
+    cancelled.filter(begun).update(status=StepStatus.STARTED, finished=None)
+    cancelled.update(status=StepStatus.PENDING, finished=None)
     identities = [] if error is None or isinstance(error, Unreadable) else error.get("steps", [])
     labels = []
     for scope, kind, name, count in identities:

@@ -267,3 +267,25 @@ def _plan(explain: str, where: str) -> str:
     with connection.cursor() as cursor:
         cursor.execute(f"{explain} SELECT id FROM durableflow_workflowinstance WHERE {where}")
         return str(cursor.fetchall())
+
+
+def test_events_do_not_use_up_the_looks(stopped_clock: StoppedClock) -> None:
+    """Design 6: it is blocked after ten looks that grow ever rarer, not after ten events in a second; nothing is lost."""
+
+    class Listening(Workflow[Any, Any]):
+        class Meta:
+            name = "gone"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return [step.wait_for_event("go", type="go").payload for _ in range(MAX_GIVE_BACKS + 2)]
+
+    row = drained(Listening.create())
+    with registry.isolated():
+        forget()
+        for number in range(MAX_GIVE_BACKS + 2):
+            row.send_event("go", number)
+            assert drain(seconds=10) == 0
+        row.refresh_from_db()
+        assert (row.status, row.hold, row.give_backs) == (S.WAITING, "unknown_workflow", 1)
+        assert row.wake_at == stopped_clock.now + timedelta(seconds=15)
+    assert drained(row).output == list(range(MAX_GIVE_BACKS + 2))
