@@ -155,6 +155,7 @@ class Fleet:
     _dead: list[Dead] = field(default_factory=list)
     _frozen: list[Frozen] = field(default_factory=list)
     _leaving: list[Replaced] = field(default_factory=list)
+    _killed: set[int] = field(default_factory=set)
 
     def start(self) -> None:
         """Start all."""
@@ -199,6 +200,7 @@ class Fleet:
             with suppress(ProcessLookupError):
                 kill(pid, signal.SIGKILL)
                 self.kills[everybody[pid]] += 1
+                self._killed.add(pid)
 
     def _everybody(self) -> dict[int, str]:
         """Whom something may be done to: mostly processes of clusters that run, else none would get far enough to work."""
@@ -233,7 +235,7 @@ class Fleet:
 
     def replace_one(self) -> None:
         """A deploy: SIGTERM to a cluster that runs, and at the same moment a new one in its place."""
-        ready = [service for service in self.services if service.ready() and not self._is_frozen(service.mark)]
+        ready = [service for service in self.services if service.ready() and self._is_sound(service)]
         if not ready:
             return
         service = self.random.choice(ready)
@@ -245,9 +247,12 @@ class Fleet:
         self.replaced += 1
         service.start()
 
-    def _is_frozen(self, mark: str) -> bool:
-        """Whether a process of this generation is frozen now."""
-        return bool({frozen.pid for frozen in self._frozen} & set(marked(mark)))
+    def _is_sound(self, service: Service) -> bool:
+        """Whether no process of this generation is frozen and its sentinel lives: else its exit status says nothing."""
+        roles = service.roles()
+        frozen = {frozen.pid for frozen in self._frozen}
+        guarded = any(role == "sentinel" and pid not in self._killed for pid, role in roles.items())
+        return guarded and not frozen & set(roles)
 
     def _see_off(self) -> None:
         for old in list(self._leaving):
