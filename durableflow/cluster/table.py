@@ -26,6 +26,7 @@ class _Seat(ctypes.Structure):
         ("idle_since", ctypes.c_double),  # monotonic; 0: busy, or not yet begun
         ("held", ctypes.c_int64),
         ("claimed_at", ctypes.c_double),  # monotonic; 0: never
+        ("alone", ctypes.c_int64),  # 1: may execute nothing beside what it executes
         ("draining", ctypes.c_int64),  # 1: in a drain
         ("signs", ctypes.c_uint64),  # rises as long as its threads get to run
     ]
@@ -55,7 +56,7 @@ class Table:
         """Take a free seat for a worker that is about to be made under the name ``owner``."""
         index = next(n for n, seat in enumerate(self._seats) if not seat.pid)
         seat = self._seats[index]
-        seat.owner, seat.idle_since, seat.held, seat.claimed_at, seat.draining = owner, 0.0, 0, 0.0, 0
+        seat.owner, seat.idle_since, seat.held, seat.claimed_at, seat.draining, seat.alone = owner, 0.0, 0, 0.0, 0, 0
         seat.pid = -1
         return index
 
@@ -69,7 +70,7 @@ class Table:
         if self._buried.value - self._expired.value < DEAD:
             self._dead[self._buried.value % DEAD] = seat.owner
             self._buried.value += 1
-        seat.idle_since, seat.held, seat.draining, seat.pid = 0.0, 0, 0, 0
+        seat.idle_since, seat.held, seat.draining, seat.alone, seat.pid = 0.0, 0, 0, 0, 0
 
     def signs(self, index: int) -> int | None:
         """A number that rises as long as the worker of that seat lives; None while it executes no workflow."""
@@ -96,13 +97,13 @@ class Table:
         if self._mine is not None:
             self._seats[self._mine].idle_since = 0.0
 
-    def holds(self, leases: int) -> None:
-        """So many instances are executed here now."""
+    def holds(self, leases: int, *, alone: bool = False) -> None:
+        """So many instances are executed here now; ``alone``: one that nothing may be executed beside."""
         if self._mine is not None:
             seat = self._seats[self._mine]
             if leases > seat.held:
                 seat.claimed_at = time.monotonic()
-            seat.held = leases
+            seat.held, seat.alone = leases, alone
 
     def executed(self, executions: int) -> None:
         """So many more executions have ended here."""
@@ -150,9 +151,10 @@ class Table:
     # Anywhere
 
     def idle_workers(self, seconds: float = 0.0) -> int:
-        """How many workers have had nothing to do for ``seconds``."""
+        """How many workers have had nothing to do for ``seconds``. One that executes an instance alone, in a helper
+        thread, would do nothing with a drain either."""
         at = time.monotonic() - seconds
-        return sum(0 < seat.idle_since <= at for seat in self._taken())
+        return sum(0 < seat.idle_since <= at and not seat.alone for seat in self._taken())
 
     def busy_workers(self) -> int:
         """How many workers have something to do, an ordinary task or a drain, or execute an instance."""

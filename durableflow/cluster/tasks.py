@@ -13,6 +13,7 @@ from durableflow.cluster.table import TABLE
 from durableflow.core.outages import passes
 from durableflow.engine import heartbeat
 from durableflow.engine.drain import drain, drain_for
+from durableflow.engine.isolation import room
 from durableflow.engine.watcher import watcher
 
 logger = logging.getLogger("durableflow.cluster")
@@ -53,7 +54,7 @@ def _slice() -> int:
 
 def publish() -> None:
     """Let the other processes of the cluster see how many instances this one executes."""
-    TABLE.holds(watcher().held())
+    TABLE.holds(watcher().held(), alone=room().occupied())
 
 
 def run_due() -> None:

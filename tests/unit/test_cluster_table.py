@@ -30,6 +30,17 @@ def test_a_worker_shows_what_it_does() -> None:
     assert table.names() == {1001: 11, 1002: 22}
 
 
+def test_a_worker_that_executes_an_instance_alone_is_not_idle() -> None:
+    """Its main thread waits for tasks, but no drain of its claims anything: that is no standstill, and others are called."""
+    table = Table(1)
+    table.take(table.seat(1))
+    table.holds(1, alone=True)
+    table.idle()
+    assert table.idle_workers() == 0
+    table.holds(0)
+    assert table.idle_workers() == 1
+
+
 def test_the_dead_are_buried_once_and_their_seat_is_free() -> None:
     table = Table(1)
     for owner in range(1, 4):
