@@ -55,8 +55,7 @@ def for_longer_than_a_lease() -> None:
     until(lambda: time.monotonic() > end, "any lease would be over")
 
 
-@pytest.mark.parametrize("disturb", [stopped, restarted, filled])
-@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize(("disturb", "threads"), [(stopped, 1), (restarted, 4), (filled, 4)])
 def test_it_waits_for_the_database_and_goes_on(
     tmp_path: Path, server: OwnServer, disturb: Callable[[OwnServer, Callable[[], None]], None], threads: int
 ) -> None:
