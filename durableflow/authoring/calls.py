@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from django.contrib.auth.base_user import AbstractBaseUser
@@ -43,9 +44,9 @@ def _checked(step: str, field: str, check: Callable[..., Any], *args: Any, **kwa
         raise InvalidConfig(f"step {step!r}: {named}", step=step, field=field) from error
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Call:
-    """One durable call."""
+    """One durable call. Nobody changes it; it is not frozen because that makes one several times as dear, for each step."""
 
     kind: ClassVar[str]
     name: str
@@ -55,7 +56,7 @@ class Call:
         check_step_name(self.name)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class DoCall(Call):
     """``step.do``: a body with its options. ``retries`` and ``timeout`` None: inherited."""
 
@@ -67,7 +68,7 @@ class DoCall(Call):
     atomic: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SleepCall(Call):
     """``step.sleep``."""
 
@@ -75,7 +76,7 @@ class SleepCall(Call):
     duration: timedelta
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class SleepUntilCall(Call):
     """``step.sleep_until``."""
 
@@ -83,7 +84,7 @@ class SleepUntilCall(Call):
     when: datetime
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WaitCall(Call):
     """``step.wait_for_event`` and, through its subclass, ``step.wait_for_approval``. ``timeout``: None for ever,
     DEFAULT the setting."""
@@ -94,7 +95,7 @@ class WaitCall(Call):
     notify: Callable[[Any], object] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ApprovalCall(WaitCall):
     """``step.wait_for_approval``: how the wait is shown and who may decide it."""
 
@@ -109,7 +110,7 @@ class ApprovalCall(WaitCall):
     allow_requester: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class NowCall(Call):
     """``step.now``."""
 
@@ -126,13 +127,13 @@ def do_call(
         raise InvalidConfig(f"step {name!r}: the body must be callable, not {fn!r}.", step=name, field="fn")
     return DoCall(
         name=name,
-        body=(lambda: fn(*args)) if args else fn,
-        retries=_checked(name, "retries", Retries.coerce, retries),
+        body=partial(fn, *args) if args else fn,
+        retries=None if retries is None else _checked(name, "retries", Retries.coerce, retries),
         timeout=None
         if timeout is None
         else _checked(name, "timeout", parse_duration, timeout, what="timeout", positive=True, maximum=TEN_YEARS),
-        sensitive=_flag(name, "sensitive", sensitive),
-        atomic=_flag(name, "atomic", atomic),
+        sensitive=False if sensitive is False else _flag(name, "sensitive", sensitive),
+        atomic=False if atomic is False else _flag(name, "atomic", atomic),
     )
 
 

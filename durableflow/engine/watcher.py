@@ -84,15 +84,20 @@ class Watcher:
         return len(self._held.keys() | self._parked.keys())
 
     def watch(self, attempt: Attempt, lease: Lease) -> None:
-        """Look after a body that begins."""
-        with self._state:
-            self._attempts[id(attempt)] = attempt, lease
-            self._wake(attempt.abandon_at)
+        """Look after a body that begins.
+
+        Without the lock, which would be taken twice in each step: a change of a dict is one step of the interpreter, and
+        a wake that is missed here costs at most ``LOOK``.
+        """
+        self._attempts[id(attempt)] = attempt, lease
+        until = self._until
+        if until is not None and attempt.abandon_at < until:
+            with self._state:
+                self._wake(attempt.abandon_at)
 
     def unwatch(self, attempt: Attempt) -> None:
         """It has ended."""
-        with self._state:
-            self._attempts.pop(id(attempt), None)
+        self._attempts.pop(id(attempt), None)
 
     def park(self, lease: Lease, ending: Ending, delay: float = RETRY) -> None:
         """Make ``ending`` in this thread's place after ``delay`` seconds, and each second until it is done or the lease is
@@ -136,7 +141,7 @@ class Watcher:
     def _next(self) -> float:
         if not self._needed():
             return time.monotonic() if replacement.wanted() and replacement.may_exit() else math.inf
-        due = min((attempt.abandon_at for attempt, _ in self._attempts.values()), default=math.inf)
+        due = min((attempt.abandon_at for attempt, _ in list(self._attempts.values())), default=math.inf)
         return min(time.monotonic() + LOOK, self._beat, self._retry, due)
 
     def _turn(self) -> None:
@@ -163,7 +168,7 @@ class Watcher:
     def _see_to_overdue(self) -> None:
         now = time.monotonic()
         with self._state:
-            overdue = [item for item in self._attempts.values() if now >= item[0].abandon_at]
+            overdue = [item for item in list(self._attempts.values()) if now >= item[0].abandon_at]
         for attempt, lease in overdue:
             self.unwatch(attempt)
             self._errands.ask(attempt, partial(self._abandon, attempt, lease))
