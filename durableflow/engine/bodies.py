@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, NoReturn
 
 from django.db import InterfaceError, OperationalError, connections
@@ -34,6 +35,8 @@ class BodyRun(StepRun):
     """One step's way from its call to its value, its error or the suspension until the next attempt."""
 
     attempt: Attempt
+    latest: datetime | None = None
+    """When the instance must look again, however long the retry delay: the deadline of a wait counts on."""
     _context: Lazy
     _started: Any
     _timed_out: FailedAttempt | None = None
@@ -45,7 +48,8 @@ class BodyRun(StepRun):
         retry."""
         record = self.record
         if record.status == PENDING and record.wake_at is not None and record.wake_at > self.session.claim.db_now():
-            self.session.suspend(record.wake_at, self.identity)  # a retry delay that is not over (case RET-11)
+            # A retry delay that is not over (case RET-11).
+            self.session.suspend(self._until(record.wake_at), self.identity)
         self._settle_lost()
         record.attempts += 1
         if self.options.retries.limit == 0 or self.session.interrupted:
@@ -67,6 +71,9 @@ class BodyRun(StepRun):
         if self.options.sensitive:
             self.session.secrets.add(value)
         return value
+
+    def _until(self, wake_at: datetime | None) -> datetime | None:
+        return min((moment for moment in (wake_at, self.latest) if moment is not None), default=None)
 
     # The body ---------------------------------------------------------------------------------------------------------
 
@@ -206,7 +213,7 @@ class BodyRun(StepRun):
             raise failed.error
         if failed.final:
             self.raise_failed()
-        self.session.suspend(wake_at, self.identity)
+        self.session.suspend(self._until(wake_at), self.identity)
 
     def fail_refused(self) -> None:
         """The refusal ends the instance: the step has failed."""
@@ -243,4 +250,4 @@ class BodyRun(StepRun):
         if self._timed_out.final:
             endings.give_back(self.lease)
         else:
-            endings.suspend(self.lease, self._wake_at)
+            endings.suspend(self.lease, self._until(self._wake_at))

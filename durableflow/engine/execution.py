@@ -21,7 +21,7 @@ from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Scope
 from durableflow.engine.session import Session
 from durableflow.engine.steps import Entry
-from durableflow.engine.unwind import Suspend, Unwind, WriteFailed
+from durableflow.engine.unwind import WriteFailed
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
@@ -187,15 +187,9 @@ class Execution(Session):
     ) -> None:
         notify = call.notify
         pending = load_pending(self.lease, answer.pending_event)
-        try:
-            BodyRun(self, scope, own, record, options).run(lambda: _without_result(notify, pending))
-        except Unwind as stop:
-            if isinstance(stop.outcome, Suspend) and answer.wake_at is not None:
-                due = stop.outcome.wake_at
-                # The deadline of the wait counts on during the retry delay.
-                self.replay.stop = Unwind(Suspend(min(due, answer.wake_at) if due else answer.wake_at, own.label))
-                raise self.replay.stop from None
-            raise
+        body = BodyRun(self, scope, own, record, options)
+        body.latest = answer.wake_at
+        body.run(lambda: _without_result(notify, pending))
 
     def _recorded(self, record: Record, call: calls.Call) -> Any:
         if record.status == FAILED:

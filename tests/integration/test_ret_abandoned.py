@@ -271,3 +271,24 @@ def test_an_ending_that_meets_a_locked_row_frees_the_thread() -> None:
         holder.result()
         eventually(lambda: status_of(instance) == S.COMPLETE)
     eventually(lambda: watcher.held() == 0)
+
+
+def test_the_deadline_of_a_wait_counts_while_its_notify_is_to_be_tried_again() -> None:
+    """Design 5: a notify that was given up waits for its next attempt no longer than its wait is open."""
+    gate = Gate()
+
+    class Asking(Workflow):
+        class Meta:
+            step_retries = Retries(limit=3, delay="1 hour")
+            step_timeout = 0.2
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.wait_for_approval("ok", timeout="1 minute", notify=lambda pending: gate.stop_here())
+
+    instance = Asking.create()
+    task = Task(lambda: drain(30))
+    gate.wait_until_reached()
+    eventually(lambda: status_of(instance) == S.WAITING, "the attempt is recorded")
+    assert instance.wake_at == instance.pending_events.get().deadline
+    gate.open()
+    task.result()

@@ -54,6 +54,7 @@ def test_a_body_that_had_begun_is_not_forgotten(stopped_clock: StoppedClock, ret
         assert (row.status, row.output) == (S.COMPLETE, "paid")
         assert row.steps.get(name="pay").attempts == 2
     else:
+        assert row.error is not None
         assert (row.status, row.error["type"], len(bodies)) == (S.ERRORED, "durableflow.WorkerLost", 1)
         row.retry()  # now it is asked for
         assert (drained(row).status, row.output, len(bodies)) == (S.COMPLETE, "paid", 2)
