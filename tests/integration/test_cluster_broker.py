@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, ProgrammingError, connection, transaction
+from django_q.brokers.orm import ORM
 from django_q.conf import Conf
 from django_q.models import OrmQ
 from django_q.signing import SignedPackage
@@ -188,6 +189,25 @@ def test_an_outage_is_waited_out_and_told_once(
 
 def raises(error: Exception) -> Any:
     raise error
+
+
+def test_a_task_that_was_done_is_taken_out_when_the_database_is_back(
+    tick: Broker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else the monitor would die of it, and the task would run again."""
+    monkeypatch.setattr(broker, "OUTAGE_PAUSE", 0.01)
+    pk = tick.enqueue(SignedPackage.dumps({"name": "task"}))
+    answers = [OperationalError("the connection is closed")] * 3
+    delete = ORM.delete
+    monkeypatch.setattr(
+        ORM, "delete", lambda self, pk: raises(answers.pop()) if answers else delete(self, pk), raising=True
+    )
+    tick.acknowledge(pk)
+    assert not answers and not OrmQ.objects.filter(pk=pk).exists()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    monkeypatch.setattr(ORM, "delete", lambda self, pk: raises(ProgrammingError("no such table")))
+    with pytest.raises(ProgrammingError):
+        tick.acknowledge(pk)
 
 
 def test_another_error_is_raised(tick: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
