@@ -51,7 +51,7 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
     "floods": FINISHES,
     "recursion limit": FINISHES,
     "exhausts memory": ("errored", "MemoryError", 2),
-    "keeps memory": ("errored", "durableflow.WorkerLost", 2),
+    "keeps memory": ("errored", "MemoryError", 2),
     "child goes on": FINISHES,
     "child exits": FINISHES,
     "swallows for ever": ("errored", "durableflow.StepTimeout", 2),
@@ -64,6 +64,10 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
     "killed": ("errored", "durableflow.WorkerLost", 2),
     "crashes": ("errored", "durableflow.WorkerLost", 2),
     "C code with the lock": ("errored", "durableflow.StepTimeout", 2),
+}
+OR: dict[str, tuple[str, str, int]] = {
+    # Whether a process without memory can still write that depends on what was free.
+    "keeps memory": ("errored", "durableflow.WorkerLost", 2),
 }
 ENDLESS = ("swallows for ever", "C code with the lock for long")
 HARD = ("dies", "killed", "crashes", "C code with the lock")
@@ -114,7 +118,11 @@ def test_poison_harms_its_own_instance_alone(kinds: tuple[str, ...], settings: d
         assert not running.alive()
     starts = {kind: sum(line.startswith(f"{kind}: start") for line in ledger.lines) for kind in kinds}
     found = {kind: outcome(row, starts[kind]) for kind, row in poison.items()}
-    wrong = [f"{kind}: {found[kind]}, expected {EXPECTED[kind]}" for kind in kinds if found[kind] != EXPECTED[kind]]
+    wrong = [
+        f"{kind}: {found[kind]}, expected {EXPECTED[kind]}"
+        for kind in kinds
+        if found[kind] not in (EXPECTED[kind], OR.get(kind))
+    ]
     assert not wrong, "\n".join(wrong)
     assert {kind: ledger.count(f"{kind}: before") for kind in kinds} == dict.fromkeys(kinds, 1)
     for row in (*beside, *after):

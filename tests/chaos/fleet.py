@@ -31,6 +31,7 @@ FREEZES: Final = (0.5, 1.5, 2.5)
 """Of the lease: how long a process is frozen."""
 FREEZE_WORKERS: Final = 0.5
 READY_SHARE: Final = 0.8
+"""So often it is a process of a cluster that has said that it runs."""
 ROLES: Final = {
     "worker": r"ready for work at (\d+)",
     "monitor": r"monitoring at (\d+)",
@@ -203,9 +204,10 @@ class Fleet:
                 self._killed.add(pid)
 
     def _everybody(self) -> dict[int, str]:
-        """Whom something may be done to: mostly processes of clusters that run, else none would get far enough to work."""
+        """Whom something may be done to: mostly processes of clusters that run, else on a busy machine none would ever get
+        that far."""
         ready = [service for service in self.services if service.ready()]
-        among = ready if ready and self.random.random() < READY_SHARE else self.services
+        among = ready if self.random.random() < READY_SHARE else self.services
         return {pid: role for service in among for pid, role in service.roles().items()}
 
     def freeze_one(self) -> None:
