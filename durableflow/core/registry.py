@@ -42,6 +42,12 @@ def items() -> list[tuple[str, type[Any]]]:
     return sorted(_classes.items())
 
 
+def options() -> list[Any]:
+    """The options of all registered classes, in the order of their registration: the same objects as long as nothing has
+    changed, so that comparing two lists is quick."""
+    return [cls.options for cls in _classes.values()]
+
+
 @contextmanager
 def isolated() -> Iterator[None]:
     """Forget at the end what was registered inside (for tests, case TST-04).

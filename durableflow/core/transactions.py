@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from django.db import connections, models, router, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 
 def alias_of(row: models.Model) -> str:
@@ -41,3 +43,46 @@ def write_transaction(using: str) -> Iterator[None]:
         raise
     else:
         block.__exit__(None, None, None)
+
+
+@contextmanager
+def raw_transaction(using: str) -> Iterator[None]:
+    """The same for statements that go to the driver alone (``engine.sql.run``): neither the ORM nor ``on_commit`` may be
+    used inside, since Django does not know of the transaction.
+
+    On SQLite Django's bookkeeping takes longer than the statements themselves. On PostgreSQL, in an open block, and where
+    queries are logged or wrapped, it is ``write_transaction``.
+    """
+    connection = connections[using]
+    if connection.vendor != "sqlite" or _managed(connection):
+        with write_transaction(using):
+            yield
+        return
+    raw = connection.connection
+    try:
+        with connection.wrap_database_errors:
+            raw.execute("BEGIN IMMEDIATE")
+        yield
+        with connection.wrap_database_errors:
+            raw.execute("COMMIT")
+    except BaseException:  # a signal too, wherever it hits
+        _roll_back(connection, raw)
+        raise
+
+
+def _managed(connection: BaseDatabaseWrapper) -> bool:
+    """Whether Django has to know of a transaction. Connects."""
+    return (
+        connection.in_atomic_block
+        or not connection.get_autocommit()
+        or connection.queries_logged
+        or bool(connection.execute_wrappers)
+    )
+
+
+def _roll_back(connection: BaseDatabaseWrapper, raw: Any) -> None:
+    try:
+        if raw.in_transaction:
+            raw.execute("ROLLBACK")
+    except Exception:  # the driver's connection is closed or broken
+        connection.close()

@@ -64,8 +64,8 @@ def look(using: str, limit: int = 1, *, pk: int | None = None) -> Look:
 def _rounds(using: str, find: Found, wanted: int) -> tuple[list[Claim], bool]:
     taken: list[Claim] = []
     changed, window = True, wanted
-    for _ in range(ROUNDS):
-        more, changed = _round(using, find, wanted - len(taken), max(window, wanted - len(taken)))
+    for number in range(ROUNDS):
+        more, changed = _round(using, find, wanted - len(taken), max(window, wanted - len(taken)), plain=number == 0)
         taken += more
         if not changed or len(taken) >= wanted:
             break
@@ -73,10 +73,11 @@ def _rounds(using: str, find: Found, wanted: int) -> tuple[list[Claim], bool]:
     return taken, changed
 
 
-def _round(using: str, find: Found, wanted: int, window: int) -> tuple[list[Claim], bool]:
-    """One statement, and one transaction per concurrency key that it has met; whether rows were changed, not taken."""
+def _round(using: str, find: Found, wanted: int, window: int, *, plain: bool = False) -> tuple[list[Claim], bool]:
+    """One statement, and one transaction per concurrency key that it has met; whether it has met rows that it has not taken
+    and that are put aside now (``plain``: in the next round)."""
     before = time.monotonic()
-    rows = take(using, find, wanted, window)
+    rows = take(using, find, wanted, window, plain=plain)
     taken = _claims(using, [row.values for row in rows if row.values], before)
     changed = any(row.verdict not in (TAKE, LIMIT) for row in rows)
     limited = [(row.pk, row.workflow, row.key) for row in rows if row.verdict == LIMIT]

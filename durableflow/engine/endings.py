@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Final
 
 from durableflow.core import clock, codec, failures
 from durableflow.core.statuses import Status
+from durableflow.core.transactions import raw_transaction, write_transaction
 from durableflow.engine.fence import fenced, timeout
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
@@ -29,32 +31,38 @@ def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
     What arrived while it was running has set ``woken``; then it is due at once, so no wake is lost (case EVT-02).
     """
     if is_postgres(lease.using):
-        now = clock.postgres("clock")
-        rows = run(
-            lease.using,
-            f"""WITH {timeout()} UPDATE {INSTANCE} AS i SET status = 'waiting', {_FREE.format(false="false")},
-                    wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, i.deadline_at) END
-                FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status = 'running' AND t.v IS NOT NULL
-                RETURNING extract(epoch FROM i.wake_at - {now})::float8""",
-            [wake_at, lease.pk, lease.token],
-        )
+        sql = _suspend_sql(timeout(), clock.postgres("clock"))
+        rows = run(lease.using, sql, [wake_at, lease.pk, lease.token])
         if not rows:
             raise LeaseLost(lease.label)
         return None if rows[0][0] is None else float(rows[0][0])
     return _suspend_sqlite(lease, wake_at)
 
 
+@lru_cache(maxsize=16)
+def _suspend_sql(timeout: str, now: str) -> str:
+    return f"""WITH {timeout} UPDATE {INSTANCE} AS i SET status = 'waiting', {_FREE.format(false="false")},
+                    wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, i.deadline_at) END
+                FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status = 'running' AND t.v IS NOT NULL
+                RETURNING extract(epoch FROM i.wake_at - {now})::float8"""
+
+
+# Moments are texts of one form: they compare as times do.
+_SUSPEND_SQLITE: Final = f"""
+    UPDATE {INSTANCE} SET status = 'waiting', {_FREE.format(false="0")},
+        wake_at = CASE WHEN woken THEN %s ELSE min(COALESCE(%s, deadline_at), COALESCE(deadline_at, %s)) END
+    WHERE id = %s AND lease_token = %s RETURNING wake_at"""
+
+
 def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> float | None:
-    with fenced(lease) as fence:
-        (woken, deadline), *_ = run(lease.using, f"SELECT woken, deadline_at FROM {INSTANCE} WHERE id = %s", [lease.pk])
-        moments = [item for item in (wake_at, moment(deadline)) if item is not None]
-        wake = fence.now if woken else min(moments, default=None)
-        run(
-            lease.using,
-            f"UPDATE {INSTANCE} SET status = 'waiting', {_FREE.format(false='0')}, wake_at = %s WHERE id = %s",
-            [None if wake is None else clock.sqlite_text(wake), lease.pk],
-        )
-    return None if wake is None else (wake - fence.now).total_seconds()
+    until = None if wake_at is None else clock.sqlite_text(wake_at)
+    with raw_transaction(lease.using):
+        now = clock.host_now()
+        rows = run(lease.using, _SUSPEND_SQLITE, [clock.sqlite_text(now), until, until, lease.pk, lease.token])
+    if not rows:
+        raise LeaseLost(lease.label)
+    wake = moment(rows[0][0])
+    return None if wake is None else (wake - now).total_seconds()
 
 
 @patient
@@ -74,30 +82,32 @@ def fail(lease: Lease, error: dict[str, Any], *, leftovers: bool) -> None:
 def _finish(lease: Lease, status: str, output: str | None, error: str | None, entry: str, leftovers: bool) -> None:
     shown = None if error is None else _public(error)
     if is_postgres(lease.using):
-        rows = run(lease.using, _finish_sql(leftovers), [status, output, error, lease.pk, lease.token, entry, shown])
+        sql = _finish_sql(leftovers, timeout(), clock.postgres("clock"))
+        # As text, with casts in the statement: see engine/steps.py.
+        rows = run(lease.using, sql, [status, output, error, str(lease.pk), str(lease.token), entry, shown])
         if not rows:
             raise LeaseLost(lease.label)
         return
-    with fenced(lease) as fence:
-        now = clock.sqlite_text(fence.now)
-        rows = run(
-            lease.using,
-            f"""UPDATE {INSTANCE} SET status = %s, output = %s, error = %s, finished = %s, wake_at = NULL, interruptions = 0,
-                give_backs = 0, {_FREE.format(false="0")} WHERE id = %s RETURNING run_number""",
-            [status, output, error, now, lease.pk],
-        )
+    with write_transaction(lease.using) if leftovers else raw_transaction(lease.using):
+        now = clock.sqlite_text(clock.host_now())
+        rows = run(lease.using, _FINISH_SQLITE, [status, output, error, now, lease.pk, lease.token])
+        if not rows:
+            raise LeaseLost(lease.label)
         if leftovers:
             close(_row(lease, rows[0][0]))
-        run(
-            lease.using,
-            f"""INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
-                VALUES (%s, %s, %s, '', '', %s, '', 'engine', '', %s)""",
-            [lease.pk, rows[0][0], entry, shown, now],
-        )
+        run(lease.using, _TELL_SQLITE, [lease.pk, rows[0][0], entry, shown, now])
 
 
-def _finish_sql(leftovers: bool) -> str:
-    now = clock.postgres("clock")
+_FINISH_SQLITE: Final = f"""
+    UPDATE {INSTANCE} SET status = %s, output = %s, error = %s, finished = %s, wake_at = NULL, interruptions = 0,
+        give_backs = 0, {_FREE.format(false="0")} WHERE id = %s AND lease_token = %s RETURNING run_number"""
+_TELL_SQLITE: Final = f"""
+    INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
+    VALUES (%s, %s, %s, '', '', %s, '', 'engine', '', %s)"""
+
+
+@lru_cache(maxsize=16)
+def _finish_sql(leftovers: bool, timeout: str, now: str) -> str:
     closing = (
         f""", p AS (UPDATE {PENDING} AS x SET status = 'cancelled', closed = {now} FROM i WHERE x.instance_id = i.id AND x.status = 'open'),
             s AS (UPDATE {STEP} AS x SET status = 'cancelled', finished = {now} FROM i
@@ -106,10 +116,10 @@ def _finish_sql(leftovers: bool) -> str:
         else ""
     )
     return f"""
-        WITH {timeout()}, i AS (
+        WITH {timeout}, i AS (
             UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL,
                 interruptions = 0, give_backs = 0, {_FREE.format(false="false")}
-            FROM t WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL RETURNING i.id, i.run_number
+            FROM t WHERE i.id = %s::bigint AND i.lease_token = %s::bigint AND t.v IS NOT NULL RETURNING i.id, i.run_number
         ){closing}
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
         SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i RETURNING id"""

@@ -18,6 +18,7 @@ from durableflow.engine.unwind import LeaseLost
 # A lock that somebody holds for long must not hold the executor for ever. set_config() in the statement itself saves a round trip; the
 # condition on its value makes sure that it is evaluated before the row is locked.
 TIMEOUT: Final = "t AS MATERIALIZED (SELECT set_config('lock_timeout', '5s', true) AS v)"
+_SHORT_TIMEOUT: Final = TIMEOUT.replace("'5s'", "'50ms'")
 # A plain condition would be no fence: a zombie's insert could commit after the next claimer has read the journal. NO KEY, so that business
 # transactions may check foreign keys to the row meanwhile.
 LOCKED: Final = (
@@ -30,7 +31,7 @@ _short: ContextVar[bool] = ContextVar("durableflow_short_waits", default=False)
 
 def timeout() -> str:
     """The CTE ``t`` that bounds the waits for locks of an ending: ``TIMEOUT``, or 50 ms inside ``short_waits()``."""
-    return TIMEOUT.replace("'5s'", "'50ms'") if _short.get() else TIMEOUT
+    return _SHORT_TIMEOUT if _short.get() else TIMEOUT
 
 
 @contextmanager

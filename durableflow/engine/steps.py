@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from durableflow.core import clock, codec
-from durableflow.core.transactions import write_transaction
+from durableflow.core.transactions import raw_transaction
 from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import FINISHED, Identity, Record
 from durableflow.engine.lease import Lease
@@ -171,7 +171,7 @@ def _text(data: Any) -> str | None:
 
 def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
     record = write.record
-    with write_transaction(lease.using):
+    with raw_transaction(lease.using):
         fence = run(
             lease.using, f"SELECT status FROM {INSTANCE} WHERE id = %s AND lease_token = %s", [lease.pk, lease.token]
         )

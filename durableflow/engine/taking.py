@@ -7,13 +7,13 @@ first, so that no write lock is taken while nothing is due, and reads again unde
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from durableflow.core import clock
 from durableflow.core.conf import get_settings
-from durableflow.core.transactions import write_transaction
+from durableflow.core.transactions import raw_transaction
 from durableflow.engine.lease import new_token, owner
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, Rows, is_postgres, run
 from durableflow.engine.verdicts import (
@@ -24,12 +24,14 @@ from durableflow.engine.verdicts import (
     LONGEST_HOLD,
     SUSPECT,
     TAKE,
+    Known,
     hold_seconds,
     known,
     verdict,
 )
 from durableflow.models.instance_fields import CLAIM_CLASSES
 
+_NEAR_SQLITE: Final = "id, lease_token, workflow, concurrency_key"
 _COLUMNS: Final = (
     "id, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at, created_by_id, "
     "code_version, interruptions, give_backs, holds_slot, concurrency_key"
@@ -84,25 +86,76 @@ def by_pk(pk: int) -> Found:
     return Found(pks=(pk,))
 
 
-def take_postgres(using: str, found: Found, wanted: int, window: int) -> list[Row]:
+def take_postgres(using: str, found: Found, wanted: int, window: int, *, plain: bool = False) -> list[Row]:
     """Look at up to ``window`` rows and take up to ``wanted`` of them."""
-    now = clock.postgres("clock")
-    near, params = _near_postgres(found, window)
+    one = wanted == window == 1
+    shape = _Shape(
+        found.classes, found.oldest, found.held, bool(found.slot), found.slot == "" and found.unlimited, one, plain
+    )
+    sql = _postgres_sql(shape, known(), clock.postgres("clock"), clock.postgres("statement"))
+    lease = get_settings().LEASE
+    # All as text, with casts in the statement: see engine/steps.py.
+    params: list[Any] = [] if found.classes else [list(found.pks), list(found.pks)]
+    if not one:
+        params += [str(window)] * (2 if found.classes else 1) + [str(wanted)]
+    if found.slot:
+        params.append(found.slot)
+    # One random number plus the key gives each row a token of its own.
+    params += [str(new_token() // 2), str(owner()), repr(float(lease))]
+    if not plain:
+        params.append(repr(lease / SUSPECT_SHARE))
+    return [Row(row[0], row[1], row[2], row[3], () if row[4] is None else row[4:-2]) for row in run(using, sql, params)]
+
+
+class _Shape(NamedTuple):
+    """What is part of the statement's text. ``one``: it looks at one row. ``plain``: it leaves rows alone that cannot be
+    taken, and only tells of them."""
+
+    classes: bool
+    oldest: bool
+    held: bool
+    slot: bool
+    unlimited: bool
+    one: bool
+    plain: bool
+
+
+@lru_cache(maxsize=64)
+def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
+    found = Found(
+        shape.classes, shape.oldest, held=shape.held, slot="x" if shape.slot else "", unlimited=shape.unlimited
+    )
     columns = ", ".join(f"i.{name}" for name in _COLUMNS.split(", "))
-    slot = "holds_slot = true, concurrency_key = %s, " if found.slot else ""
-    lease = float(get_settings().LEASE)
-    sql = f"""
-        WITH near AS MATERIALIZED ({near}),
-        due AS (SELECT id, lease_token, row_number() OVER () AS place FROM near WHERE verdict = '{TAKE}' LIMIT %s),
+    slot = "holds_slot = true, concurrency_key = %s, " if shape.slot else ""
+    if shape.one:  # the usual case of a thread that looks for itself
+        due, place, order = f"near WHERE i.id = near.id AND near.verdict = '{TAKE}'", "1", ""
+        first = "near"
+    else:
+        due, place, order = "due WHERE i.id = due.id", "due.place", "ORDER BY taken.place"
+        first = "due"
+    chosen = (
+        ""
+        if shape.one
+        else f"""due AS (
+            SELECT id, lease_token, row_number() OVER () AS place FROM near WHERE verdict = '{TAKE}' LIMIT %s::bigint),"""
+    )
+    return f"""
+        WITH near AS MATERIALIZED ({_near_postgres(found, rules, compared, None if shape.one else "%s::bigint")}),{chosen}
         taken AS (
-            UPDATE {INSTANCE} AS i SET {slot}{_SET.format(false="false", row="i.")}, lease_token = %s + i.id, owner = %s,
-                wake_at = {now} + make_interval(secs => %s), started = COALESCE(i.started, {now})
-            FROM due WHERE i.id = due.id
-            RETURNING due.place, {columns}, i.lease_token AS token, due.lease_token AS lost_token, {now} AS taken_at
+            UPDATE {INSTANCE} AS i SET {slot}{_SET.format(false="false", row="i.")}, lease_token = %s::bigint + i.id,
+                owner = %s::bigint, wake_at = {now} + make_interval(secs => %s::float8), started = COALESCE(i.started, {now})
+            FROM {due}
+            RETURNING {columns}, i.lease_token AS token, {first}.lease_token AS lost_token, {now} AS taken_at, {place} AS place
         ), told AS (
             INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
             SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE execution = 1
-        ), aside AS (
+        ){"" if shape.plain else _aside_postgres(now)}
+        SELECT near.id, near.verdict, near.workflow, near.concurrency_key, taken.*, {ASYNC_COMMIT}
+        FROM near LEFT JOIN taken ON taken.id = near.id {order}"""
+
+
+def _aside_postgres(now: str) -> str:
+    return f""", aside AS (
             UPDATE {INSTANCE} AS i SET suspect = i.suspect OR NOT near.held,
                 hold = CASE WHEN near.held THEN near.verdict ELSE i.hold END,
                 give_backs = i.give_backs + CASE WHEN near.held THEN 1 ELSE 0 END,
@@ -110,40 +163,28 @@ def take_postgres(using: str, found: Found, wanted: int, window: int) -> list[Ro
                     THEN LEAST({LONGEST_HOLD}, {FIRST_HOLD} * power(2, LEAST(i.give_backs, {HOLD_DOUBLINGS}))) ELSE %s::float8 END)
             FROM (SELECT id, verdict, verdict <> '{SUSPECT}' AS held FROM near WHERE verdict NOT IN ('{TAKE}', '{LIMIT}')) AS near
             WHERE i.id = near.id
-        )
-        SELECT near.id, near.verdict, near.workflow, near.concurrency_key, taken.*, {ASYNC_COMMIT}
-        FROM near LEFT JOIN taken ON taken.id = near.id ORDER BY taken.place"""
-    # One random number plus the key gives each row a token of its own.
-    slot_key = [found.slot] if found.slot else []
-    params = [*params, wanted, *slot_key, new_token() // 2, owner(), lease, lease / SUSPECT_SHARE]
-    rows = run(using, sql, params)
-    return [Row(row[0], row[1], row[2], row[3], () if row[4] is None else row[5:-1]) for row in rows]
+        )"""
 
 
-def _near_postgres(found: Found, window: int) -> tuple[str, list[Any]]:
+def _near_postgres(found: Found, rules: Known, compared: str, window: str | None) -> str:
     # NO KEY UPDATE: a business transaction that has checked a foreign key to the row must not hide it. The probe compares with
     # statement_timestamp(), because a volatile function cannot use the index.
-    columns = f"id, lease_token, workflow, concurrency_key, {_verdict(found)} AS verdict"
+    columns = f"id, lease_token, workflow, concurrency_key, {_verdict(found, rules)} AS verdict"
+    limit = "1" if window is None else window
     if found.classes:
         order = "ORDER BY x.wake_at " if found.oldest else ""
-        return (
-            f"""SELECT x.* FROM generate_series(0, {CLAIM_CLASSES[-1]}) AS k, LATERAL (
+        return f"""SELECT x.* FROM generate_series(0, {CLAIM_CLASSES[-1]}) AS k, LATERAL (
                 SELECT {columns}, wake_at FROM {INSTANCE}
-                WHERE claim_class = k AND wake_at <= {clock.postgres("statement")}
-                ORDER BY wake_at LIMIT %s FOR NO KEY UPDATE SKIP LOCKED
-            ) AS x {order}LIMIT %s""",
-            [window, window],
-        )
-    return (
-        f"""SELECT {columns} FROM {INSTANCE}
-            WHERE id = ANY(%s::bigint[]) AND {named(found, clock.postgres("statement"))}
-            ORDER BY array_position(%s::bigint[], id) LIMIT %s FOR NO KEY UPDATE SKIP LOCKED""",
-        [list(found.pks), list(found.pks), window],
-    )
+                WHERE claim_class = k AND wake_at <= {compared}
+                ORDER BY wake_at LIMIT {limit} FOR NO KEY UPDATE SKIP LOCKED
+            ) AS x {order}LIMIT {limit}"""
+    return f"""SELECT {columns} FROM {INSTANCE}
+            WHERE id = ANY(%s::bigint[]) AND {named(found, compared)}
+            ORDER BY array_position(%s::bigint[], id) LIMIT {limit} FOR NO KEY UPDATE SKIP LOCKED"""
 
 
-def _verdict(found: Found) -> str:
-    return f"'{TAKE}'" if found.slot or found.unlimited else verdict()
+def _verdict(found: Found, rules: Known) -> str:
+    return f"'{TAKE}'" if found.slot or found.unlimited else verdict(rules)
 
 
 def named(found: Found, now: str) -> str:
@@ -163,73 +204,93 @@ def held_here() -> str:
 
 def take_sqlite(using: str, found: Found, wanted: int, window: int) -> list[Row]:
     """Look at up to ``window`` rows and take up to ``wanted`` of them."""
-    if not due_sqlite(using, found, window, clock.sqlite_text(clock.host_now())):
+    now = clock.sqlite_text(clock.host_now())
+    classes = _due_classes_sqlite(using, now) if found.classes else tuple(CLAIM_CLASSES)
+    if not (classes if found.classes else due_sqlite(using, found, window, now)):
         return []  # nothing is due: no write lock was taken
     result: list[Row] = []
-    with write_transaction(using):
-        now = clock.host_now()
-        for pk, lost_token, workflow, key, what, give_backs in due_sqlite(using, found, window, clock.sqlite_text(now)):
+    with raw_transaction(using):
+        moment = clock.host_now()
+        for pk, lost_token, workflow, key, what, give_backs in due_sqlite(
+            using, found, window, clock.sqlite_text(moment), classes
+        ):
             values: tuple[Any, ...] = ()
             if what == TAKE:
                 if wanted:
                     wanted -= 1
-                    values = _take_one_sqlite(using, pk, lost_token, found.slot, now)
+                    values = _take_one_sqlite(using, pk, lost_token, found.slot, moment)
             elif what == SUSPECT:
-                text = clock.sqlite_text(now + timedelta(seconds=get_settings().LEASE / SUSPECT_SHARE))
+                text = clock.sqlite_text(moment + timedelta(seconds=get_settings().LEASE / SUSPECT_SHARE))
                 run(using, f"UPDATE {INSTANCE} SET suspect = 1, wake_at = %s WHERE id = %s", [text, pk])
             elif what != LIMIT:
-                text = clock.sqlite_text(now + timedelta(seconds=hold_seconds(give_backs)))
+                text = clock.sqlite_text(moment + timedelta(seconds=hold_seconds(give_backs)))
                 sql = f"UPDATE {INSTANCE} SET hold = %s, give_backs = give_backs + 1, wake_at = %s WHERE id = %s"
                 run(using, sql, [what, text, pk])
             result.append(Row(pk, what, workflow, key, values))
     return result
 
 
-def _take_one_sqlite(using: str, pk: int, lost_token: int | None, slot: str, now: Any) -> tuple[Any, ...]:
+_TAKE_SQLITE: Final = f"""
+    UPDATE {INSTANCE} SET %s{_SET.format(false="0", row="")}, lease_token = %%s, owner = %%s, wake_at = %%s,
+        started = COALESCE(started, %%s)
+    WHERE id = %%s RETURNING {_COLUMNS}"""
+_TELL_SQLITE: Final = f"""
+    INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
+    VALUES (%s, %s, 'workflow_started', '', '', '', 'engine', '', %s)"""
+_PLAIN_SQLITE: Final = _TAKE_SQLITE % ""
+_SLOT_SQLITE: Final = _TAKE_SQLITE % "holds_slot = 1, concurrency_key = %s, "
+
+
+def _take_one_sqlite(using: str, pk: int, lost_token: int | None, slot: str, now: datetime) -> tuple[Any, ...]:
     text, end = clock.sqlite_text(now), clock.sqlite_text(now + timedelta(seconds=get_settings().LEASE))
     token = new_token()
-    extra = "holds_slot = 1, concurrency_key = %s, " if slot else ""
-    sql = f"""
-        UPDATE {INSTANCE} SET {extra}{_SET.format(false="0", row="")}, lease_token = %s, owner = %s, wake_at = %s,
-            started = COALESCE(started, %s)
-        WHERE id = %s RETURNING {_COLUMNS}"""
-    (row,) = run(using, sql, [*([slot] if slot else []), token, owner(), end, text, pk])
+    params = [token, owner(), end, text, pk]
+    (row,) = run(using, _SLOT_SQLITE, [slot, *params]) if slot else run(using, _PLAIN_SQLITE, params)
     if row[4] == 1:
-        run(
-            using,
-            f"""INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
-                VALUES (%s, %s, 'workflow_started', '', '', '', 'engine', '', %s)""",
-            [pk, row[3], text],
-        )
+        run(using, _TELL_SQLITE, [pk, row[3], text])
     return (*row, token, lost_token, text)
 
 
-def due_sqlite(using: str, found: Found, window: int, now: str) -> Rows:
-    """The rows that are meant, with their verdicts. Takes no lock by itself."""
-    columns = f"id, lease_token, workflow, concurrency_key, {_verdict(found)} AS verdict, give_backs"
+_DUE_CLASSES_SQLITE: Final = "SELECT " + ", ".join(
+    f"EXISTS (SELECT 1 FROM {INSTANCE} WHERE claim_class = {k} AND wake_at <= %s)" for k in CLAIM_CLASSES
+)
+
+
+def _due_classes_sqlite(using: str, now: str) -> tuple[int, ...]:
+    """The classes in which something is due. Reads the index alone, and takes no lock."""
+    ((*due,),) = run(using, _DUE_CLASSES_SQLITE, [now] * len(CLAIM_CLASSES))
+    return tuple([k for k, there in zip(CLAIM_CLASSES, due, strict=True) if there])
+
+
+def due_sqlite(
+    using: str, found: Found, window: int, now: str, classes: tuple[int, ...] = tuple(CLAIM_CLASSES)
+) -> Rows:
+    """The rows that are meant, with their verdicts; those that are due in ``classes``. Takes no lock by itself."""
     if not found.classes:
+        columns = f"{_NEAR_SQLITE}, {_verdict(found, known())} AS verdict, give_backs"
         marks = ", ".join(["%s"] * len(found.pks))
         condition = named(found, "%s")
         sql = f"SELECT {columns} FROM {INSTANCE} WHERE id IN ({marks}) AND {condition}"
         rows = {row[0]: row for row in run(using, sql, [*found.pks, *[now] * condition.count("%s")])}
         return [rows[pk] for pk in found.pks if pk in rows][:window]
-    sql = _due_by_class_sqlite(columns, found.oldest, window)
-    return run(using, sql, [now] * len(CLAIM_CLASSES))
+    return run(using, _due_by_class_sqlite(known(), found.oldest, window, classes), [now] * len(classes))
 
 
-@lru_cache(maxsize=64)
-def _due_by_class_sqlite(columns: str, oldest: bool, window: int) -> str:
-    probes = " UNION ALL ".join(
+@lru_cache(maxsize=256)
+def _due_by_class_sqlite(rules: Known, oldest: bool, window: int, classes: tuple[int, ...]) -> str:
+    columns = f"{_NEAR_SQLITE}, {verdict(rules)} AS verdict, give_backs"
+    probes = [
         f"SELECT * FROM (SELECT {columns}, wake_at, claim_class FROM {INSTANCE} WHERE claim_class = {k} AND wake_at <= %s "
         f"ORDER BY wake_at LIMIT {window})"
-        for k in CLAIM_CLASSES
-    )
+        for k in classes
+    ]
     order = "wake_at" if oldest else "claim_class, wake_at"
-    names = "id, lease_token, workflow, concurrency_key, verdict, give_backs"
-    return f"SELECT {names} FROM ({probes}) ORDER BY {order} LIMIT {window}"
+    return f"SELECT {_NEAR_SQLITE}, verdict, give_backs FROM ({' UNION ALL '.join(probes)}) ORDER BY {order} LIMIT {window}"
 
 
-def take(using: str, found: Found, wanted: int, window: int) -> list[Row]:
-    """Look at up to ``window`` rows and take up to ``wanted`` of them."""
-    statement = take_postgres if is_postgres(using) else take_sqlite
-    return statement(using, found, wanted, window)
+def take(using: str, found: Found, wanted: int, window: int, *, plain: bool = False) -> list[Row]:
+    """Look at up to ``window`` rows and take up to ``wanted`` of them. ``plain``: the caller looks again with a wider window
+    if one cannot be taken, so that this statement need not put it aside (PostgreSQL: the less in a statement, the quicker)."""
+    if is_postgres(using):
+        return take_postgres(using, found, wanted, window, plain=plain)
+    return take_sqlite(using, found, wanted, window)

@@ -7,7 +7,7 @@ its code does, so that it stays prepared.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final
 
 from durableflow.core import registry
 from durableflow.core.statuses import Hold
@@ -28,35 +28,17 @@ LONGEST_HOLD: Final = 300.0
 HOLD_DOUBLINGS: Final = 5  # 2**5 * FIRST_HOLD is above LONGEST_HOLD
 
 
-class Known(NamedTuple):
-    """Conditions on a row of the instance table, as SQL for either database."""
+class Known:
+    """What this process's code knows now: conditions on a row of the instance table, as SQL for either database."""
 
-    named: str
-    newer: str
-    limited: str
-
-
-def known() -> Known:
-    """What this process's code knows now."""
-    return _known(known_code())
-
-
-def known_code() -> Code:
-    """Name, version and limit of all workflows that this process's code has."""
-    return tuple((name, cls.options.version, cls.options.max_concurrency) for name, cls in registry.items())
-
-
-@lru_cache(maxsize=64)
-def _known(code: Code) -> Known:
-    names = [name for name, _, _ in code]
-    limited = [name for name, _, maximum in code if maximum is not None]
-    cases = "".join(f" WHEN '{name}' THEN {int(version)}" for name, version, _ in code if version)
-    version = f"CASE workflow{cases} ELSE 0 END" if cases else "0"
-    return Known(
-        named=_among(names),
-        newer=f"code_version > {version}",
-        limited=_among(limited),
-    )
+    def __init__(self, code: Code) -> None:
+        names = [name for name, _, _ in code]
+        cases = "".join(f" WHEN '{name}' THEN {int(version)}" for name, version, _ in code if version)
+        version = f"CASE workflow{cases} ELSE 0 END" if cases else "0"
+        self.code = code
+        self.named = _among(names)
+        self.newer = f"code_version > {version}"
+        self.limited = _among([name for name, _, maximum in code if maximum is not None])
 
 
 def _among(names: list[str]) -> str:
@@ -64,13 +46,32 @@ def _among(names: list[str]) -> str:
     return f"workflow IN ({', '.join(repr(name) for name in names)})" if names else "1 = 0"
 
 
-def verdict() -> str:
+_known = lru_cache(maxsize=64)(Known)
+_options: list[Any] = []
+_now_known = Known(())
+
+
+def known() -> Known:
+    """What this process's code knows now: the same object as long as that does not change."""
+    global _options, _now_known
+    options = registry.options()
+    if options != _options:
+        _now_known = _known(tuple(sorted((item.name, item.version, item.max_concurrency) for item in options)))
+        _options = options
+    return _now_known
+
+
+def known_code() -> Code:
+    """Name, version and limit of all workflows that this process's code has."""
+    return known().code
+
+
+def verdict(rules: Known) -> str:
     """SQL for what happens to a due row: TAKE, SUSPECT (the first look at an expired lease), one of HELD, or LIMIT (it
     needs a slot first).
 
     What has been given back too often is taken whatever it is: the executor blocks it with the reason.
     """
-    rules = known()
     return f"""CASE WHEN lease_token IS NOT NULL AND NOT suspect THEN '{SUSPECT}'
         WHEN give_backs >= {MAX_GIVE_BACKS} THEN '{TAKE}'
         WHEN NOT ({rules.named}) THEN '{UNKNOWN}'

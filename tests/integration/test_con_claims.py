@@ -165,17 +165,17 @@ def test_a_due_row_that_another_took_between_look_and_claim(monkeypatch: pytest.
         pytest.skip("PostgreSQL claims in one statement")
     row = quick().create()
     looked = Gate()
-    original = taking.due_sqlite
+    original = taking._due_classes_sqlite
     calls: list[int] = []
 
     def due(*args: Any) -> Any:
-        rows = original(*args)
+        classes = original(*args)
         calls.append(1)
         if len(calls) == 1:
             looked.stop_here()
-        return rows
+        return classes
 
-    monkeypatch.setattr(taking, "due_sqlite", due)
+    monkeypatch.setattr(taking, "_due_classes_sqlite", due)
     late = Task(lambda: claim("default"))
     looked.wait_until_reached()
     (first,) = claim("default")

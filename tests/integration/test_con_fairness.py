@@ -11,9 +11,11 @@ import pytest
 from django.db import connection
 
 from durableflow import Priority, Step, Workflow, WorkflowEvent, drain
+from durableflow.core import clock
 from durableflow.engine import claims as claims_module
 from durableflow.engine import taking
 from durableflow.engine.claims import claim, look
+from durableflow.engine.verdicts import known
 from durableflow.models import StepRecord, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.support.concurrency import together
@@ -130,9 +132,9 @@ def test_a_look_reads_the_heads_of_the_index_only(stopped_clock: StoppedClock, o
         cursor.execute("ANALYZE")
     found = taking.oldest() if oldest else taking.by_class()
     if connection.vendor == "postgresql":
-        near, params = taking._near_postgres(found, 1)
+        near = taking._near_postgres(found, known(), clock.postgres("statement"), None)
         with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {near}", params)
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {near}")
             (plan,) = cursor.fetchone()
         assert rows_read(plan if isinstance(plan, list) else json.loads(plan)) <= 6
         return

@@ -252,6 +252,7 @@ def test_an_exit_whose_answer_is_lost_is_done_once(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(endings, "run", _lose_exit(endings.run, lossy))
     monkeypatch.setattr(endings, "record", lossy.after(endings.record) if name == "block" else endings.record)
     monkeypatch.setattr(endings, "fenced", lossy.around(endings.fenced))
+    monkeypatch.setattr(endings, "raw_transaction", lossy.around(endings.raw_transaction))
     drain()
     assert lossy.lost == 1
     expected = {"complete": Status.COMPLETE, "fail": Status.ERRORED, "suspend": Status.WAITING, "block": Status.PAUSED}
