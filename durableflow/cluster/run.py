@@ -28,6 +28,7 @@ from durableflow.cluster.status import LiveLine, plural, readable_logs
 from durableflow.cluster.table import TABLE
 from durableflow.cluster.watchdog import Guard
 from durableflow.core.conf import get_settings
+from durableflow.core.outages import passes
 from durableflow.engine import heartbeat
 from durableflow.engine.takeover import expire
 from durableflow.models.creation import database
@@ -196,16 +197,21 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-class _NoDrains(logging.Filter):
-    """Drops django-q2's two lines about each drain: workflows have a log of their own."""
+class _QLog(logging.Filter):
+    """Drops django-q2's two lines about each drain, because workflows have a log of their own, and the tracebacks of a
+    database that is away, which the pusher tells of."""
 
     def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, Error) and passes(error):
+            record.msg, record.args = f"{record.getMessage()}: {error}", ()
+            record.exc_info = record.exc_text = None
         return record.levelno > logging.INFO or DRAIN not in record.getMessage()
 
 
 def run() -> int:
     """Run the configured cluster in this process, and give its exit status; see ``Cluster.run``."""
-    logging.getLogger("django-q").addFilter(_NoDrains())
+    logging.getLogger("django-q").addFilter(_QLog())
     readable_logs()
     return Cluster().run()
 

@@ -51,8 +51,12 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
                     raise
                 if not (passes(error) or _stale_plan(error)):
                     raise WriteFailed(error) from error
-                logger.warning(
-                    "%s: a write failed and is tried again: %s", lease.label, error, extra={"instance": lease.pk}
+                logger.log(
+                    logging.WARNING if pause == FIRST_PAUSE else logging.DEBUG,  # once for a whole outage
+                    "%s: a write failed and is tried again: %s",
+                    lease.label,
+                    error,
+                    extra={"instance": lease.pk},
                 )
                 if _stale_plan(error):
                     connection.close()

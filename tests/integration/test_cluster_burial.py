@@ -1,7 +1,8 @@
-"""What the main process does with the leases of workers that died with their cluster."""
+"""What the main process does with the leases of workers that died with their cluster, and with django-q2's log."""
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 
@@ -11,6 +12,17 @@ from django.db import OperationalError
 from durableflow.cluster import run
 from durableflow.cluster.run import Cluster
 from durableflow.cluster.table import Table
+
+
+def test_a_database_that_is_away_fills_no_log_with_tracebacks() -> None:
+    """django-q2's scheduler and monitor write one for each of their tries."""
+    for error, kept in ((OperationalError("the connection is closed"), False), (ValueError("no such hook"), True)):
+        record = logging.LogRecord(
+            "django-q", logging.ERROR, "", 0, "Could not %s", ("save",), (type(error), error, None)
+        )
+        assert run._QLog().filter(record)
+        assert bool(record.exc_info) == kept
+        assert record.getMessage() == ("Could not save" if kept else f"Could not save: {error}")
 
 
 @pytest.fixture

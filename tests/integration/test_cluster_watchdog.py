@@ -40,6 +40,20 @@ def test_a_row_that_a_transaction_holds_is_nobodys_fault() -> None:
     assert claimable_since("default") > OVERDUE
 
 
+@pytest.mark.sqlite_only
+def test_a_write_lock_that_somebody_holds_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite a user's transaction locks everything: the watchdog cannot tell, and does not judge."""
+    monkeypatch.setattr(watchdog, "SQLITE_PATIENCE", 10)
+    overdue(OVERDUE + 40)
+    seen: list[float | None] = []
+    with transaction.atomic():
+        WorkflowInstance.objects.update(give_backs=0)
+        after(0, lambda: seen.append(observe("default").overdue)).join()
+    assert seen == [None]
+    observed = observe("default").overdue
+    assert observed is not None and observed > OVERDUE
+
+
 def test_a_database_that_is_away_is_nobodys_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(using: str) -> float:
         raise OperationalError("the connection is closed")
