@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from django.contrib import admin
 from django.contrib.admin.views.main import ChangeList
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 from django.http import HttpRequest
 from django.utils.translation import gettext_lazy as _
 
 from durableflow.admin.search import workflow_names
 from durableflow.core import clock
 from durableflow.core.statuses import PendingStatus, Status
-from durableflow.models import WorkflowInstance
+from durableflow.models import PendingEvent, WorkflowInstance
+
+MANY: Final = 10_000
 
 
 class WorkflowFilter(admin.SimpleListFilter):
@@ -61,10 +63,11 @@ class AttentionFilter(admin.SimpleListFilter):
 
     title = _("attention")
     parameter_name = "attention"
+    options = {"mine": _("Waiting on me"), "needed": _("Needs attention")}
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Two questions."""
-        return [("mine", _("Waiting on me")), ("needed", _("Needs attention"))]
+        return list(self.options.items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
         """Their rows."""
@@ -75,13 +78,34 @@ class AttentionFilter(admin.SimpleListFilter):
 
 
 def needs_attention(using: str) -> QuerySet[Any]:
-    """Keys of failed, blocked, and (due for more than a minute without a worker) overdue instances.
+    """Keys of the instances that need attention.
 
     A union, because each arm has an index and SQLite would read the whole table for an OR.
     """
-    rows = WorkflowInstance.objects.using(using).order_by()
+    first, *others = (arm.values("pk") for arm in troubled(WorkflowInstance.objects.using(using).order_by()))
+    return first.union(*others)
+
+
+def troubled(rows: Any) -> list[QuerySet[Any]]:
+    """Of ``rows`` the failed, the blocked, and (due for more than a minute without a worker) the overdue ones."""
     blocked = rows.filter(status=Status.PAUSED).exclude(blocked="")
-    return rows.filter(status=Status.ERRORED).values("pk").union(blocked.values("pk"), rows.overdue().values("pk"))
+    return [rows.filter(status=Status.ERRORED), blocked, rows.overdue()]
+
+
+def newest(rows: QuerySet[Any], attention: str, user: Any, most: int) -> list[int]:
+    """The keys of the newest ``most`` of ``rows`` to which a choice of ``AttentionFilter`` applies, the newest first."""
+    if attention == "mine":
+        waits: Any = PendingEvent.objects.using(rows.db).decidable_by(user)
+        if rows.query.where:
+            waits = waits.filter(Exists(rows.order_by().filter(pk=OuterRef("instance_id"))))
+        return list(waits.order_by("-instance_id").values_list("instance_id", flat=True).distinct()[:most])
+    failed, blocked, overdue = (arm.values_list("pk", flat=True) for arm in troubled(rows.order_by("-pk")))
+    found = {*failed[:most], *blocked[:most]}
+    # The index of due rows has no order by key: the few are all read. If they are many, reading the table from its newest
+    # row on meets enough of them soon.
+    late = list(overdue.order_by()[: MANY + 1])
+    found.update(late if len(late) <= MANY else overdue[:most])
+    return sorted(found, reverse=True)[:most]
 
 
 class InboxFilter(admin.SimpleListFilter):

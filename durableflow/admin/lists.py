@@ -13,6 +13,7 @@ from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest
 
 from durableflow.admin.badges import badge
+from durableflow.admin.filters import AttentionFilter, newest
 from durableflow.admin.raw import HINT, with_start
 from durableflow.core.statuses import Status
 from durableflow.models import PendingEvent
@@ -44,13 +45,30 @@ class BoundedPaginator(AnyPaginator):
 
 
 class BoundedChangeList(ChangeList):
-    """A list that knows whether its count is the whole truth, and why it is empty."""
+    """A list that knows whether its count is the whole truth, and why it is empty.
+
+    The keys of a page are found before its rows, which an index alone can answer: for whole rows PostgreSQL reads the
+    table from its newest row on, in the hope of meeting enough that match.
+    """
 
     def get_results(self, request: HttpRequest) -> None:
         """The rows of the page; a count is told only where it says how many match."""
         super().get_results(request)
         if not self.is_narrowed:
             self.full_result_count = self.result_count
+        bottom = self.list_per_page * (self.page_num - 1) if self.multi_page else 0
+        top = min(bottom + self.list_per_page, self.result_count)
+        rows = self.page_rows(self.page_keys(request, bottom, top))
+        self.result_list = rows.order_by(*self.queryset.query.order_by)
+
+    def page_keys(self, request: HttpRequest, bottom: int, top: int) -> list[int]:
+        """The keys of the matching rows from ``bottom`` to ``top``, in the order of the list."""
+        return list(self.queryset.values_list("pk", flat=True)[bottom:top])
+
+    def page_rows(self, keys: list[int]) -> Any:
+        """The rows of ``keys`` as the list shows them, in any order."""
+        rows = self.root_queryset.filter(pk__in=keys)
+        return rows if rows.query.select_related else self.apply_select_related(rows)
 
     @property
     def more_than_counted(self) -> bool:
@@ -75,13 +93,21 @@ class InstanceChangeList(BoundedChangeList):
         """The matching rows."""
         return super().get_queryset(request, *args, **kwargs).light()  # type: ignore[attr-defined]
 
-    def get_results(self, request: HttpRequest) -> None:
-        """The rows of the page."""
-        super().get_results(request)
-        rows: Any = self.result_list
+    def page_keys(self, request: HttpRequest, bottom: int, top: int) -> list[int]:
+        """Of the rows that need attention, the newest of each kind are found by its own index: all of them would have to
+        be put together and sorted first."""
+        chosen = self.params.get(AttentionFilter.parameter_name)
+        if chosen not in AttentionFilter.options or set(self.queryset.query.order_by) != {"-id"}:
+            return super().page_keys(request, bottom, top)
+        rest = self.get_queryset(request, exclude_parameters=[AttentionFilter.parameter_name])
+        return newest(rest, chosen, request.user, top)[bottom:]
+
+    def page_rows(self, keys: list[int]) -> Any:
+        """With what the list shows of progress and waits."""
         waits = PendingEvent.objects.open().order_by("id").only("id", "instance", "name", "kind")
         prefetch = Prefetch("pending_events", queryset=waits, to_attr="waits_now")
-        self.result_list = with_start(rows, "progress", HINT).prefetch_related(prefetch)
+        rows = super().page_rows(keys).light()
+        return with_start(rows, "progress", HINT).prefetch_related(prefetch)
 
 
 def status_counts(visible: QuerySet[Any], selected: str) -> list[dict[str, Any]]:

@@ -41,6 +41,10 @@ class PendingChangeList(BoundedChangeList):
         """The matching rows."""
         return super().get_queryset(request, *args, **kwargs).defer(*BIG)
 
+    def page_rows(self, keys: list[int]) -> Any:
+        """Without the big columns."""
+        return super().page_rows(keys).defer(*BIG)
+
 
 class PendingEventAdminMixin(ReadOnlyAdminMixin):
     """The admin of pending events. A theme's user puts it before the theme's ModelAdmin and registers the result."""

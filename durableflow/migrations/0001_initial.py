@@ -167,8 +167,8 @@ class Migration(migrations.Migration):
                 ('owner', models.BigIntegerField(editable=False, null=True)),
                 ('suspect', models.BooleanField(default=False, editable=False)),
                 ('woken', models.BooleanField(default=False, editable=False)),
-                ('created_by', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
-                ('parent_step', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='children', to='durableflow.steprecord')),
+                ('created_by', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
+                ('parent_step', models.ForeignKey(blank=True, db_index=False, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='children', to='durableflow.steprecord')),
             ],
             options={
                 'verbose_name': 'workflow instance',
@@ -263,7 +263,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='workflowinstance',
             name='schedule',
-            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='instances', to='durableflow.workflowschedule'),
+            field=models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='instances', to='durableflow.workflowschedule'),
         ),
         migrations.AddConstraint(
             model_name='steprecord',
@@ -296,6 +296,10 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name='pendingevent',
             index=models.Index(condition=models.Q(('status', 'open')), fields=['kind', 'id'], name='durableflow_open_waits'),
+        ),
+        migrations.AddIndex(
+            model_name='pendingevent',
+            index=models.Index(condition=models.Q(('permission', ''), _negated=True), fields=['permission'], name='durableflow_permitted_waits'),
         ),
         migrations.AddConstraint(
             model_name='pendingevent',
@@ -343,7 +347,19 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workflowinstance',
+            index=models.Index(models.F('workflow'), models.F('status'), models.OrderBy(models.F('id'), descending=True), name='durableflow_by_both'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
             index=models.Index(models.F('created'), name='durableflow_by_created'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
+            index=models.Index(models.F('created_by'), models.OrderBy(models.F('id'), descending=True), condition=models.Q(('created_by__isnull', False)), name='durableflow_by_creator'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('parent_step__isnull', False)), fields=['parent_step'], name='durableflow_by_parent'),
         ),
         migrations.AddIndex(
             model_name='workflowinstance',
@@ -359,7 +375,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='workflowinstance',
-            constraint=models.UniqueConstraint(fields=('schedule', 'scheduled_for'), name='durableflow_instance_slot'),
+            constraint=models.UniqueConstraint(condition=models.Q(('schedule__isnull', False)), fields=('schedule', 'scheduled_for'), name='durableflow_instance_slot'),
         ),
         migrations.AddConstraint(
             model_name='workflowinstance',

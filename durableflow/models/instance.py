@@ -46,7 +46,11 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
         )
         constraints = (
             models.UniqueConstraint(fields=("workflow", "instance_id"), name="durableflow_instance_id"),
-            models.UniqueConstraint(fields=("schedule", "scheduled_for"), name="durableflow_instance_slot"),
+            models.UniqueConstraint(
+                fields=("schedule", "scheduled_for"),
+                condition=Q(schedule__isnull=False),
+                name="durableflow_instance_slot",
+            ),
             models.UniqueConstraint(
                 fields=("workflow", "created_by", "request_key"),
                 condition=~Q(request_key=""),
@@ -86,7 +90,15 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
             models.Index(fields=("owner",), condition=Q(lease_token__isnull=False), name="durableflow_by_owner"),
             models.Index(F("status"), F("id").desc(), name="durableflow_by_status"),
             models.Index(F("workflow"), F("id").desc(), name="durableflow_by_workflow"),
+            models.Index(F("workflow"), F("status"), F("id").desc(), name="durableflow_by_both"),
             models.Index(F("created"), name="durableflow_by_created"),
+            models.Index(
+                F("created_by"),
+                F("id").desc(),
+                condition=Q(created_by__isnull=False),
+                name="durableflow_by_creator",
+            ),
+            models.Index(fields=("parent_step",), condition=Q(parent_step__isnull=False), name="durableflow_by_parent"),
             models.Index(fields=("id",), condition=~Q(blocked=""), name="durableflow_blocked"),
             models.Index(fields=("hold",), condition=~Q(hold=""), name="durableflow_held"),
         )

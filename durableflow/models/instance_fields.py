@@ -61,17 +61,35 @@ class InstanceFields(models.Model):
     progress = CodecField(_("progress"), null=True, editable=False)
 
     priority = models.SmallIntegerField(_("priority"), choices=Priority.choices, default=Priority.NORMAL)
+    # The indexes of foreign keys are in Meta, without the rows that have none: a claim writes to each index of its row.
     created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("created by")
+        settings.AUTH_USER_MODEL,
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="+",
+        verbose_name=_("created by"),
+        db_index=False,
     )
     created_by_name = models.CharField(max_length=255, blank=True, default="", editable=False)
     trigger = models.CharField(_("trigger"), max_length=8, choices=Trigger.choices, default=Trigger.CODE)
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True, blank=True)
     schedule = models.ForeignKey(
-        "durableflow.WorkflowSchedule", models.SET_NULL, null=True, blank=True, related_name="instances"
+        "durableflow.WorkflowSchedule",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="instances",
+        db_index=False,
     )
     parent_step = models.ForeignKey(
-        "durableflow.StepRecord", models.SET_NULL, null=True, blank=True, related_name="children", editable=False
+        "durableflow.StepRecord",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="children",
+        editable=False,
+        db_index=False,
     )
     on_parent_end = models.CharField(max_length=9, blank=True, default="", editable=False)
     concurrency_key = models.CharField(max_length=255, blank=True, default="", editable=False)

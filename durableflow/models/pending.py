@@ -36,7 +36,10 @@ class PendingEvent(DecisionVerbs):
                 name="durableflow_decided_is_received",
             ),
         )
-        indexes = (models.Index(fields=("kind", "id"), condition=Q(status="open"), name="durableflow_open_waits"),)
+        indexes = (
+            models.Index(fields=("kind", "id"), condition=Q(status="open"), name="durableflow_open_waits"),
+            models.Index(fields=("permission",), condition=~Q(permission=""), name="durableflow_permitted_waits"),
+        )
 
     def __str__(self) -> str:
         return self.title or self.name

@@ -110,16 +110,9 @@ class PendingEventQuerySet(models.QuerySet[Any]):
             return self.all()
         if user is None or not user.is_authenticated or not user.is_active:
             return self.none()
-        every = self.model._default_manager.using(self.db).order_by()
-        approvals = every.filter(kind=StepKind.WAIT_FOR_APPROVAL)
-        arms = [
-            every.filter(instance__created_by=user.pk),
-            every.filter(decided_by=user.pk),
-            *(approvals.filter(rule) for rule in admitting(user)),
-        ]
-        # A union: each arm has its index, where an OR would read every wait there has ever been.
-        seen = arms[0].values("pk").union(*(arm.values("pk") for arm in arms[1:]))
-        return self.filter(pk__in=seen)
+        approvals = Q(kind=StepKind.WAIT_FOR_APPROVAL)
+        arms = [Q(instance__created_by=user.pk), Q(decided_by=user.pk), *(approvals & rule for rule in naming(user))]
+        return self.filter(any_of(self, arms, approvals & Q(restricted=False) if holds(user, DECIDE) else None))
 
 
 def barred_q(user: Any) -> Q:
@@ -131,16 +124,29 @@ def may_decide_q(queryset: models.QuerySet[Any], user: Any) -> Q:
     """Waits whose rule admits ``user``, the requester rule apart."""
     if user.is_superuser:
         return Q()
-    base = queryset.model._default_manager.using(queryset.db)
-    named, in_group, *others = admitting(user)
-    rule = Q(pk__in=base.filter(named).values("pk")) | Q(pk__in=base.filter(in_group).values("pk"))
-    for other in others:
-        rule |= other
+    waits = Q(kind=StepKind.WAIT_FOR_APPROVAL, status=PendingStatus.OPEN)
+    arms = [waits & rule for rule in naming(user)]
+    return any_of(queryset, arms, Q(restricted=False) if holds(user, DECIDE) else None)
+
+
+def naming(user: Any) -> list[Q]:
+    """The rules of which each by itself admits ``user`` to a wait that names somebody: the user, a group of the user, a
+    permission of the user (design 8)."""
+    permitted = Q(permission__in=sorted(user.get_all_permissions())) & ~Q(permission="")
+    return [Q(users=user.pk), Q(groups__user=user.pk), permitted]
+
+
+def any_of(queryset: models.QuerySet[Any], arms: list[Q], most: Q | None) -> Q:
+    """Rows that one of ``arms`` admits, of which each has an index and few rows; or ``most``, which has none and many.
+
+    Without ``most`` the few rows are looked up. With it nearly each row fits, so that the newest are found soon by
+    reading from the newest on; the arms are then sets that a row is looked for in.
+    """
+    every = queryset.model._default_manager.using(queryset.db).order_by()
+    keys = [every.filter(arm).values("pk") for arm in arms]
+    if most is None:
+        return Q(pk__in=keys[0].union(*keys[1:]))
+    rule = most
+    for each in keys:
+        rule |= Q(pk__in=each)
     return rule
-
-
-def admitting(user: Any) -> list[Q]:
-    """The rules of which each by itself admits ``user``, no superuser, to a wait: named, in a named group, with the
-    named permission, or with the general right where nobody is named (design 8)."""
-    rules = [Q(users=user.pk), Q(groups__user=user.pk), Q(permission__in=sorted(user.get_all_permissions()))]
-    return [*rules, Q(restricted=False)] if holds(user, DECIDE) else rules

@@ -64,11 +64,12 @@ def test_lists_leave_the_big_columns_out(client_of, order, django_assert_max_num
     for number in range(10):
         order(f"order-{number}", params={"secret": number})
     client = client_of("viewer")
-    with django_assert_max_num_queries(5) as captured:
+    with django_assert_max_num_queries(6) as captured:
         body = client.get(ORDERS).json()
     assert not {"params", "output", "error", "progress"} & set(body["results"][0])
-    statement = next(query["sql"] for query in captured.captured_queries if "ORDER BY" in query["sql"])
-    assert '"params"' not in statement and '"output"' not in statement
+    assert captured.captured_queries
+    for query in captured.captured_queries:
+        assert '"params"' not in query["sql"] and '"output"' not in query["sql"]
     assert queries_of(client, f"{ORDERS}?page_size=1") == len(captured.captured_queries)
 
 
