@@ -19,6 +19,8 @@ from durableflow.engine.timeouts import interrupt
 
 logger = logging.getLogger("durableflow.engine")
 CANCEL_SECONDS: Final = 1.0
+Connected = tuple[str, Any]
+"""Vendor and driver's connection."""
 
 
 def abandon(attempt: Attempt) -> bool:
@@ -31,6 +33,8 @@ def abandon(attempt: Attempt) -> bool:
         return False
     label = "" if attempt.outcome is None else attempt.outcome.lease.label
     where = where_is(attempt)
+    with attempt.in_body() as still:  # later they may be another instance's
+        used = in_use(attempt.connections) if still else []
     logger.warning(
         "%s: attempt %d of %s does not end; it is given up as timed out. Its thread is at:\n%s",
         label,
@@ -38,14 +42,14 @@ def abandon(attempt: Attempt) -> bool:
         attempt.identity.label,
         where,
     )
-    cut_off(attempt.connections)
+    cut_off(used)
     if attempt.main:
         replacement.want(cause(attempt), f"its main thread does not leave step {attempt.identity.label!r} of {label}.")
     else:
         with attempt.in_body() as still:
             if still and attempt.thread.ident is not None:
                 interrupt(attempt.thread.ident)
-    if keeps_sqlite_locked(attempt):
+    if keeps_sqlite_locked(used):
         reason = f"step {attempt.identity.label!r} of {label} timed out and keeps SQLite's write lock."
         replacement.want(cause(attempt), reason)
     return True
@@ -62,26 +66,27 @@ def where_is(attempt: Attempt) -> str:
     return "".join(traceback.format_stack(frame, 5)[-5:]).rstrip() if frame is not None else "(it has ended)"
 
 
-def cut_off(wrappers: Iterable[BaseDatabaseWrapper], *, cancel: bool = True) -> None:
+def in_use(wrappers: Iterable[BaseDatabaseWrapper]) -> list[Connected]:
+    """The drivers' connections behind a thread's wrappers at this moment."""
+    return [(wrapper.vendor, wrapper.connection) for wrapper in wrappers if wrapper.connection is not None]
+
+
+def cut_off(connected: Iterable[Connected], *, cancel: bool = True) -> None:
     """Stop what a thread's connections do and take them from it, so that its locks go and nothing more is written.
     ``cancel``: have the server stop its query too, which takes up to a second."""
-    for wrapper in wrappers:
-        raw = wrapper.connection
-        if raw is None:
-            continue
+    for vendor, raw in connected:
         with suppress(Exception):  # it may be closed at this moment
-            if wrapper.vendor == "postgresql":
+            if vendor == "postgresql":
                 _cut_postgres(raw, cancel)
-            elif wrapper.vendor == "sqlite":
+            elif vendor == "sqlite":
                 raw.interrupt()
 
 
-def keeps_sqlite_locked(attempt: Attempt) -> bool:
+def keeps_sqlite_locked(connected: Iterable[Connected]) -> bool:
     """Whether the thread has a transaction of SQLite open, which nobody can end from outside."""
-    for wrapper in attempt.connections:
-        raw = wrapper.connection
+    for vendor, raw in connected:
         with suppress(Exception):
-            if raw is not None and wrapper.vendor == "sqlite" and raw.in_transaction:
+            if vendor == "sqlite" and raw.in_transaction:
                 return True
     return False
 

@@ -17,7 +17,7 @@ from durableflow.core.outages import passes
 from durableflow.engine import endings, shutdown
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
-from durableflow.engine.isolation import hand_back, room
+from durableflow.engine.isolation import hand_back, room, turn_away
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.steps import load_journal
@@ -82,7 +82,7 @@ def _contained(claim: Claim, interceptor: Interceptor) -> None:
 def _turn_away(claim: Claim) -> None:
     """Another instance is to be alone in this process."""
     try:
-        hand_back(claim)
+        turn_away(claim)
     except (Exception, LeaseLost, WriteFailed):
         logger.exception("%s could not be given back; its lease will expire", claim.label)
 

@@ -14,7 +14,7 @@ from typing import Final
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from durableflow.engine.abandonment import cut_off
+from durableflow.engine.abandonment import cut_off, in_use
 from durableflow.engine.patience import impatient
 from durableflow.engine.sql import is_postgres, run
 
@@ -76,7 +76,7 @@ class Hand:
                 logger.warning("%s hangs for %g seconds; another thread takes its place", self.name, seconds)
                 self._runner = None
                 self._stuck.append(runner)
-                cut_off(runner.wrappers, cancel=False)
+                cut_off(in_use(runner.wrappers), cancel=False)
                 self._start()
             return len(self._stuck)
 
@@ -113,6 +113,15 @@ class Hand:
                     logger.log(level, "%s: %s failed and is tried again: %r", self.name, me.key, error)
                     connections.close_all()
         finally:
+            with (
+                self._state
+            ):  # also where waiting itself has failed, for want of memory: whoever asks next starts a thread
+                me.key = None
+                if self._runner is me:
+                    self._runner = None
+                elif me in self._stuck:
+                    self._stuck.remove(me)
+                    self._start()
             connections.close_all()
 
     def _next(self, me: _Runner) -> Callable[[], None] | None:
@@ -121,12 +130,9 @@ class Hand:
             me.key = None
             while self._runner is me and not self._todo and not self._dismissed:
                 self._state.wait()
-            if self._runner is not me:
-                self._stuck.remove(me)
-                self._start()
-                return None
-            if not self._todo:
-                self._runner = None
+            if self._runner is not me or not self._todo:
+                if self._runner is me:
+                    self._runner = None  # at once: what is asked for from now on needs another thread
                 return None
             me.key = next(iter(self._todo))
             me.since = time.monotonic()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Final
 
 from durableflow.core import clock, dispatch
@@ -17,6 +19,11 @@ from durableflow.engine.sql import INSTANCE, is_postgres, run
 from durableflow.engine.unwind import LeaseLost
 
 LOOK: Final = 0.1
+PAUSE: Final = 0.5
+"""Seconds for which an instance that finds its process busy is left to processes that are not."""
+INSIST_AFTER: Final = 3.0
+"""Seconds after which it makes the process that it finds busy go idle."""
+FORGOTTEN_AFTER: Final = 60.0
 
 
 class Room:
@@ -27,15 +34,20 @@ class Room:
         self._state = threading.Condition()
         self._running: dict[int, int] = {}
         self._alone: int | None = None
+        self._turned_away: dict[tuple[int, int | None], float] = {}
 
     @contextmanager
     def entered(self, claim: Claim) -> Iterator[bool]:
-        """Whether the claim may run here, for as long as the block does. One that was interrupted waits until the others,
-        which leave at their next durable call, are gone; while it is there nobody else gets in."""
+        """Whether the claim may run here, for as long as the block does. While one that was interrupted is there, nobody
+        else gets in. It does not get into a process that is busy: another one may have nothing to do, and this one's free
+        threads would have to wait for the longest body. But if none has had room for it for INSIST_AFTER seconds, it waits
+        here until the others, which leave at their next durable call, are gone."""
         token = claim.lease.token
         try:
             with self._state:
                 admitted = self._alone is None or self._is_mine(self._alone)
+                if admitted and claim.interruptions and self._others() and not self._insists(claim):
+                    admitted = False
                 if admitted:
                     self._running[token] = threading.get_ident()
                 if admitted and claim.interruptions and self._alone is None:
@@ -45,6 +57,17 @@ class Room:
             yield admitted
         finally:
             self.left(claim.lease)
+
+    def _insists(self, claim: Claim) -> bool:
+        """Whether it was turned away here for so long that this process has to make room."""
+        now = time.monotonic()
+        known = {key: first for key, first in self._turned_away.items() if now - first < FORGOTTEN_AFTER}
+        key = claim.lease.pk, claim.lost_token
+        insists = now - known.setdefault(key, now) >= INSIST_AFTER
+        if insists:
+            del known[key]
+        self._turned_away = known
+        return insists
 
     def left(self, lease: Lease) -> None:
         """It runs no longer, or its thread is given up."""
@@ -76,21 +99,31 @@ class Room:
         return any(thread != threading.get_ident() for thread in self._running.values())
 
 
-def hand_back(claim: Claim, *, uncharged: bool = True) -> None:
-    """Give an instance back of which nothing was executed. ``uncharged``: the attempt that the lost worker was in, if
-    there was one, is still to be charged, by whoever takes over next."""
+def turn_away(claim: Claim) -> None:
+    """There is no room for it here."""
+    hand_back(
+        claim, delay=PAUSE if claim.interruptions else 0.0
+    )  # another thread of this process would claim it at once
+
+
+def hand_back(claim: Claim, *, uncharged: bool = True, delay: float = 0.0) -> None:
+    """Give an instance back of which nothing was executed, due after ``delay`` seconds. ``uncharged``: the attempt that the
+    lost worker was in, if there was one, is still to be charged, by whoever takes over next."""
     if uncharged and claim.lost_token is not None:
-        _restore(claim.lease, claim.lost_token)
+        _restore(claim.lease, claim.lost_token, delay)
     else:
-        endings.give_back(claim.lease)
+        endings.give_back(claim.lease, timedelta(seconds=delay))
     dispatch.hint(claim.lease.using)
 
 
 @patient
-def _restore(lease: Lease, lost_token: int) -> None:
+def _restore(lease: Lease, lost_token: int, delay: float) -> None:
     """Undo a takeover: the row is an expired lease again, for somebody else to take over."""
-    now = clock.postgres("clock") if is_postgres(lease.using) else "%s"
-    values = [] if is_postgres(lease.using) else [clock.sqlite_text(clock.host_now())]
+    values: list[float | str]
+    if is_postgres(lease.using):
+        now, values = f"{clock.postgres('clock')} + make_interval(secs => %s)", [delay]
+    else:
+        now, values = "%s", [clock.sqlite_text(clock.host_now() + timedelta(seconds=delay))]
     rows = run(
         lease.using,
         f"""UPDATE {INSTANCE} SET lease_token = %s, owner = %s, suspect = true, wake_at = {now},

@@ -15,7 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from django.db import connections
@@ -26,8 +26,9 @@ from durableflow.engine.attempts import Attempt
 from durableflow.engine.claims import look
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
-from durableflow.engine.isolation import room
+from durableflow.engine.isolation import hand_back, room
 from durableflow.engine.lease import Claim
+from durableflow.engine.unwind import LeaseLost, WriteFailed
 from durableflow.engine.watcher import watcher
 
 logger = logging.getLogger("durableflow.engine")
@@ -52,12 +53,14 @@ class Pool:
         self._queue: deque[Claim] = deque()
         self._threads: set[threading.Thread] = set()
         self._lost: set[threading.Thread] = set()
-        self._idle = self._busy = self._reserved = 0
-        self._open: dict[int, float] = {}
+        self._running: dict[threading.Thread, int] = {}  # busy helpers, and the token of the lease that each executes
+        self._idle = self._reserved = 0
+        self._open: dict[object, float] = {}
         self._until = 0.0
         self._using = ""
         self._wanted: Callable[[], bool] | None = None
-        self._scouting = self._closed = False
+        self._scout: threading.Thread | None = None
+        self._closed = False
         self._empty_at = self._found_at = 0.0
         watcher().lost_thread = self._lose
         threading.Thread(target=self._close_at_exit, name="durableflow-exit", daemon=True).start()
@@ -67,7 +70,7 @@ class Pool:
     @contextmanager
     def draining(self, using: str, end: float, wanted: Callable[[], bool] | None) -> Iterator[None]:
         """Helpers may claim as long as the block runs, and until ``end``."""
-        key = id(object())
+        key = object()
         with self._state:
             self._using, self._wanted = using, wanted or self._wanted
             self._until = max(self._until, end)
@@ -103,26 +106,21 @@ class Pool:
         with self._state:
             self._need_scout()
 
-    def leftover(self) -> Claim | None:
-        """A claim for which no thread could be started."""
-        with self._state:
-            return self._queue.popleft() if self._queue and not self._threads else None
-
     def busy(self) -> int:
         """How many helpers run something."""
-        return self._busy
+        return len(self._running)
 
     def wait_until_idle(self, seconds: float) -> None:
         """Wait until no helper runs anything, at most so long."""
         end = time.monotonic() + seconds
         with self._state:
-            while (self._busy or self._queue) and (left := end - time.monotonic()) > 0:
+            while (self._running or self._queue) and (left := end - time.monotonic()) > 0:
                 self._state.wait(left)
 
     # Bookkeeping; the caller has the lock -------------------------------------------------------------------------------
 
     def _free(self) -> int:
-        return max(0, get_settings().THREADS - 1 - self._busy - len(self._queue) - self._reserved)
+        return max(0, get_settings().THREADS - 1 - len(self._running) - len(self._queue) - self._reserved)
 
     def _may_claim(self) -> bool:
         now = time.monotonic()
@@ -131,7 +129,7 @@ class Pool:
         return not (self._closed or room().occupied() or replacement.wanted() or shutdown.requested())
 
     def _need_scout(self) -> None:
-        if self._scouting or not self._free():
+        if self._scout is not None or not self._free():
             return
         if self._idle:
             self._state.notify()
@@ -152,9 +150,20 @@ class Pool:
             return
         with self._state:
             self._queue.extend(claims)
-            for _ in range(min(len(self._queue) - self._idle, get_settings().THREADS - 1 - len(self._threads))):
-                self._start()
+            self._start_for_queue()
+            over = [self._queue.pop() for _ in range(len(self._queue) - self._takers())]
             self._state.notify(len(claims))
+        for claimed in over:  # no thread could be started, and nobody renews what waits here
+            with suppress(Exception, LeaseLost, WriteFailed):
+                hand_back(claimed)
+
+    def _takers(self) -> int:
+        """How many threads will take something out of the queue without an execution in between."""
+        return len(self._threads - self._running.keys())
+
+    def _start_for_queue(self) -> None:
+        for _ in range(min(len(self._queue) - self._takers(), get_settings().THREADS - 1 - len(self._threads))):
+            self._start()
 
     # In the helpers -----------------------------------------------------------------------------------------------------
 
@@ -167,16 +176,29 @@ class Pool:
                 with self._state:
                     if me not in self._threads:
                         return  # it was given up; another one has taken its place
-                    self._busy -= 1
+                    del self._running[me]
                     self._state.notify_all()
                 claimed = self._again() or self._next(rested=False)
+        except BaseException:
+            logger.exception("A helper thread ends by an error of the engine")
         finally:
-            with self._state:
-                self._threads.discard(me)
-                self._lost.discard(me)
-                if len(self._lost) <= _limit():
-                    replacement.over("threads")
+            self._leave(me)
             connections.close_all()
+
+    def _leave(self, me: threading.Thread) -> None:
+        """The thread ends, by whatever: others do what it would have done."""
+        with self._state:
+            self._threads.discard(me)
+            self._lost.discard(me)
+            self._running.pop(me, None)
+            if self._scout is me:
+                self._scout = None
+            if not self._closed:
+                self._start_for_queue()
+            self._state.notify_all()
+            few = len(self._lost) <= _limit()
+        if few:
+            replacement.over("threads")
 
     def _execute(self, claimed: Claim) -> None:
         try:
@@ -195,8 +217,9 @@ class Pool:
 
     def _claim(self) -> Claim | None:
         """Look as a free thread; a claim makes it a busy one."""
+        me = threading.current_thread()
         with self._state:
-            self._busy += 1
+            self._running[me] = 0
         claimed = None
         try:
             deliver(self._using)
@@ -205,16 +228,18 @@ class Pool:
             logger.warning("A look for due work failed and is tried again: %r", error)
             connections.close_all()
         finally:
-            if claimed is None:
-                with self._state:
-                    self._busy -= 1
+            with self._state:
+                if claimed is None:
+                    del self._running[me]
                     self._state.notify_all()
+                else:
+                    self._running[me] = claimed.lease.token
         return claimed
 
     def _next(self, *, rested: bool) -> Claim | None:
         """Wait for something to run; None: the process ends."""
+        me = threading.current_thread()
         since, pause, warm = time.monotonic(), FIRST_PAUSE, not rested
-        scout = False
         while True:
             with self._state:
                 self._idle += 1
@@ -223,11 +248,11 @@ class Pool:
                         if self._closed:
                             return None
                         may = self._may_claim()
-                        if scout and not may:
-                            scout = self._scouting = False
-                        if may and not self._scouting:
-                            scout = self._scouting = True
-                        if scout:
+                        if self._scout is me and not may:
+                            self._scout = None
+                        if self._scout is None and may:
+                            self._scout = me
+                        if self._scout is me:
                             break
                         self._state.wait(max(WARM - (time.monotonic() - since), 0.01) if warm else None)
                         if warm and time.monotonic() - since >= WARM and not self._queue:
@@ -235,10 +260,8 @@ class Pool:
                             warm = False
                     if self._queue:
                         claimed = self._queue.popleft()
-                        self._busy += 1
-                        if scout:
-                            self._scouting = False
-                            self._need_scout()
+                        self._running[me] = claimed.lease.token
+                        self._hand_over(me)
                         break
                 finally:
                     self._idle -= 1
@@ -248,12 +271,17 @@ class Pool:
                 since, warm = time.monotonic(), True
                 if found is not None:
                     with self._state:
-                        self._scouting = False
-                        self._need_scout()
+                        self._hand_over(me)
                     return found
         if time.monotonic() - since > FRESH:
             _try_connections()
         return claimed
+
+    def _hand_over(self, me: threading.Thread) -> None:
+        """Who has looked goes into an execution; somebody else looks."""
+        if self._scout is me:
+            self._scout = None
+            self._need_scout()
 
     def _due_to_look(self) -> bool:
         with self._state:
@@ -278,12 +306,13 @@ class Pool:
 
     def _lose(self, attempt: Attempt) -> None:
         """The watcher has given up a body: its thread counts no longer, but not too many of them may hang around."""
+        token = attempt.outcome.lease.token if attempt.outcome is not None else 0
         with self._state:
-            if attempt.thread not in self._threads:
-                return
+            if self._running.get(attempt.thread) != token:
+                return  # it is no helper, or has come back meanwhile
             self._threads.discard(attempt.thread)
             self._lost.add(attempt.thread)
-            self._busy -= 1
+            del self._running[attempt.thread]
             self._state.notify_all()
             lost = len(self._lost)
         if lost > _limit():
@@ -292,6 +321,7 @@ class Pool:
     def _close_at_exit(self) -> None:
         """Python waits for the helpers before it exits, and has by then ended the main thread."""
         threading.main_thread().join()
+        shutdown.heed(lambda: True)  # what they execute is given back
         with self._state:
             self._closed = True
             self._state.notify_all()
@@ -305,8 +335,9 @@ def _limit() -> int:
 def _try_connections() -> None:
     """After a rest: the database may have been restarted, and a body must not find that out (case OPS-07)."""
     for connection in connections.all(initialized_only=True):
-        if connection.connection is not None and not connection.is_usable():
-            connection.close()
+        with suppress(Exception):  # else an instance that is claimed already would be lost with the thread
+            if connection.connection is not None and not connection.is_usable():
+                connection.close()
 
 
 _pool: Pool | None = None

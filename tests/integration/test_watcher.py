@@ -307,3 +307,28 @@ def test_who_has_nothing_to_do_has_no_thread_and_no_connection() -> None:
     hand.ask("look", lambda: threads.append(threading.current_thread()))
     eventually(lambda: len(threads) == 2)
     hand.dismiss()
+
+
+def test_a_hand_whose_waiting_fails_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Python cannot allocate a lock in a process without memory: the thread ends, the next request starts another."""
+    monkeypatch.setattr(threading, "excepthook", lambda _args: None)
+    hand, log = Hand("test"), list[str]()
+    hand.ask("one", counted(log, "one"))
+    eventually(lambda: log == ["one"])
+    runner = hand._runner
+    assert runner is not None
+    with monkeypatch.context() as patch:
+
+        def fail(*_args: Any) -> None:
+            raise RuntimeError("can't allocate lock")
+
+        patch.setattr(hand._state, "wait", fail)
+        with hand._state:
+            hand._state.notify_all()
+        hand.ask("two", counted(log, "two"))
+        eventually(lambda: not runner.thread.is_alive())
+    hand.ask("three", counted(log, "three"))
+    eventually(lambda: log[-1] == "three")
+    hand.dismiss()
