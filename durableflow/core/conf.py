@@ -43,11 +43,12 @@ class Settings:
 
     STEP_RETRIES, STEP_TIMEOUT: for steps that say nothing of their own. EVENT_TIMEOUT: how long a wait lasts by default
     (None: for ever). RETENTION: how long finished instances are kept. LEASE: seconds for which a claim holds without
-    renewal. SHUTDOWN_GRACE: seconds that a running body has to end when its process is asked to stop. THREADS: instances
-    that one process executes at the same time. LIMITS: see ``Limits``. REDACT: names of keys whose values no screen and no API shows. BASE_URL: what
-    decision links start with. CLUSTER: the ALT_CLUSTERS entry that ``durableflow_cluster`` runs. DISPATCH: dotted path
-    of a function called after each commit that made work due. PREPARE: whether PostgreSQL statements are prepared.
-    LISTEN_DATABASE: alias whose direct connection LISTENs (None: the app's own).
+    renewal. SHUTDOWN_GRACE: seconds that a running body has to end when its process is asked to stop. THREADS:
+    instances that one process executes at the same time. LIMITS: see ``Limits``. REDACT: names of keys whose values no
+    screen and no API shows. BASE_URL: what decision links start with. CLUSTER: the ALT_CLUSTERS entry that
+    ``durableflow_cluster`` runs. DISPATCH: dotted path of a function called after each commit that made work due.
+    PREPARE: whether PostgreSQL statements are prepared. LISTEN_DATABASE: alias whose direct connection LISTENs (None:
+    the app's own).
     """
 
     STEP_RETRIES: Retries = DEFAULT_RETRIES

@@ -15,7 +15,6 @@ from django.contrib.auth.models import Group
 from django.db import connection
 
 from durableflow import Retries, Step, WorkerLost, Workflow, WorkflowEvent, get_step_context
-from durableflow.core.conf import get_settings
 from durableflow.engine import bodies as engine_bodies
 from durableflow.engine import steprun
 from durableflow.engine.claims import claim

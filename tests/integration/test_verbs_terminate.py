@@ -11,10 +11,10 @@ from durableflow import InvalidTransition, Retries, Step, Workflow, WorkflowEven
 from durableflow.core.exceptions import StaleDecision
 from durableflow.engine import endings, executor
 from durableflow.engine.claims import claim
-from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
 from durableflow.engine.renewal import renew
+from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.models import StepRecord, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.support.concurrency import Gate, Task, together
