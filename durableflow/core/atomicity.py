@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -32,10 +32,11 @@ def baseline() -> Iterator[None]:
         _baseline.reset(token)
 
 
-def opened() -> str:
+def opened(wrappers: Iterable[BaseDatabaseWrapper] | None = None) -> str:
     """Name what is open above the baseline: ``atomic() on 'default'`` or ``autocommit off on 'default'``; '' if
-    nothing is."""
-    for connection in connections.all(initialized_only=True):
+    nothing is. ``wrappers``: this thread's ``connections.all()``, for those who ask often (looking them up costs more
+    than the question)."""
+    for connection in connections.all(initialized_only=True) if wrappers is None else wrappers:
         if connection.in_atomic_block:
             if len(connection.atomic_blocks) > (_baseline.get() or {}).get(connection.alias, 0):
                 return f"atomic() on {connection.alias!r}"

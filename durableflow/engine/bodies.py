@@ -123,7 +123,7 @@ class BodyRun(StepRun):
         # On SQLite an atomic body holds the only write lock: a mark could not be written before its end.
         markable = not self.options.atomic or is_postgres(self.lease.using)
         self.attempt.start(self.options.timeout, markable=markable)
-        watcher.watch(self.attempt, self.lease)
+        watcher.watch(self.attempt, self.lease, self.session.connections)
         try:
             with step_context(self._context):
                 value = deadline.run(body)
@@ -137,7 +137,7 @@ class BodyRun(StepRun):
             self.attempt.left()
             if self.attempt.abandoned:
                 forget_interruption()
-            drop_closed()
+            drop_closed(self.session.connections)
             self.scope.busy = None
             if deadline.expired:
                 clean_connections()
@@ -151,7 +151,7 @@ class BodyRun(StepRun):
         replay = self.session.replay
         if replay.refusal is not None:
             raise replay.refusal
-        if block := atomicity.opened():
+        if block := atomicity.opened(self.session.connections):
             atomicity.abandon_opened()
             replay.refuse(
                 f"The body of step {self.identity.label!r} of {self.lease.label} left {block} open: what it wrote there is rolled back."

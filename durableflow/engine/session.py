@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn, Protocol
 
+from django.db import connections
+
 from durableflow.core import atomicity, codec, failures
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, LimitExceeded, NonDeterminismError, WorkflowTimeout
@@ -42,12 +44,14 @@ class Session:
         self.lease = claim.lease
         self.options = cls.options
         self.interceptor = interceptor
+        # This thread's, looked up once: each durable call asks them what is open.
+        self.connections = list(connections.all())
         self.instance_id, self.run_number = claim.instance_id, claim.run_number
         self.replay = Replay(
             records,
             where=claim.label,
             owner=threading.get_ident(),
-            open_block=atomicity.opened,
+            open_block=lambda: atomicity.opened(self.connections),
             thread=threading.get_ident,
             give_up=self._give_up,
         )

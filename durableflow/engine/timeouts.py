@@ -13,7 +13,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Final, TypeVar
 
@@ -121,9 +121,9 @@ def drop_active() -> None:
             atomicity.drop(connection)
 
 
-def drop_closed() -> None:
+def drop_closed(wrappers: Iterable[BaseDatabaseWrapper]) -> None:
     """Let go of connections of SQLite that a body has closed behind Django's back: Django takes them for usable for ever."""
-    for connection in connections.all(initialized_only=True):
+    for connection in wrappers:
         if connection.vendor == "sqlite" and connection.connection is not None:
             try:
                 _ = connection.connection.in_transaction

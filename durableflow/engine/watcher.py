@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final
 
 from django.db import Error, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
@@ -331,13 +332,12 @@ def let_go(lease: Lease, ending: Ending) -> None:
         keeper.park(lease, ending)
 
 
-def watch(attempt: Attempt, lease: Lease) -> None:
-    """Look after a body that begins now, where its lease is looked after."""
+def watch(attempt: Attempt, lease: Lease, wrappers: list[BaseDatabaseWrapper]) -> None:
+    """Look after a body that begins now, where its lease is looked after. ``wrappers``: the connections of its thread;
+    what they connect to in the body can be seen through them."""
     keeper = current(lease)
     if keeper is not None:
-        attempt.connections = list(
-            connections.all()
-        )  # wrappers; what they connect to in the body can be seen through them
+        attempt.connections = wrappers
         keeper.watch(attempt, lease)
 
 
