@@ -118,7 +118,8 @@ class Broker(ORM):  # type: ignore[misc]
             self._begin()
         TABLE.ticked()
         if DRAINS.stopping():
-            self._end()
+            self._leave()
+            time.sleep(NEWS_EVERY)
             return None
         try:
             tasks = self._tick()
@@ -130,6 +131,8 @@ class Broker(ORM):  # type: ignore[misc]
         if self._away_since is not None:
             logger.info("The database answers again after %.0f s.", time.monotonic() - self._away_since)
             self._away_since = None
+        if DRAINS.stopping():
+            self._leave()  # now: the pusher's own flag may be set by the time it would ask again
         return tasks
 
     def _begin(self) -> None:
@@ -194,12 +197,11 @@ class Broker(ORM):  # type: ignore[misc]
         """Whether the workers' queue takes an ordinary task; else it stays in the table, for this cluster or another."""
         return self.queue is None or not Conf.QUEUE_LIMIT or self.queue.qsize() < Conf.QUEUE_LIMIT
 
-    def _end(self) -> None:
-        """The cluster stops: hand out nothing, and take leave."""
+    def _leave(self) -> None:
+        """Tell, once, that the cluster ends: from now on nobody counts on it."""
         if not self._left:
             self._left = True
             heartbeat.beat(self._using, _beat(self._key, stopping=True))
-        time.sleep(NEWS_EVERY)
 
     def _sign(self) -> None:
         """Tell that the cluster lives (case OPS-14)."""

@@ -18,7 +18,7 @@ from django_q.tasks import async_task
 
 from durableflow.cluster import Broker, broker
 from durableflow.cluster.drains import Drains
-from durableflow.models import SentEvent, WorkflowInstance
+from durableflow.models import Heartbeat, SentEvent, WorkflowInstance
 from tests.workflows.cluster_samples import ClusterSteps, ClusterWait
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -235,3 +235,15 @@ def test_a_process_that_was_forked_uses_nothing_of_its_parent(tick: Broker, monk
     assert tick.dequeue(), "a new pusher knows of no drain"
     assert tick._listener is not before
     before.close()
+
+
+def test_a_cluster_takes_leave_in_the_very_look_in_which_it_was_stopped(
+    tick: Broker, drains: Drains, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # django-q2's pusher ends after that look when its own flag is set by then, and never asks again.
+    def stop_meanwhile(due: Any, *, locked: bool) -> None:
+        drains.stop()
+
+    monkeypatch.setattr(tick, "_wait", stop_meanwhile)
+    assert tick.dequeue() is None
+    assert [row.stopping for row in Heartbeat.objects.all()] == [True]
