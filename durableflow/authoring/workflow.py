@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options, resolve
-from durableflow.core import registry
+from durableflow.core import codec, registry
 from durableflow.core.aio import async_twin
+from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.exceptions import InstanceAlreadyExists
 from durableflow.core.retries import Retention
@@ -148,7 +149,7 @@ class Workflow(Generic[Params, Output]):
                 retention=own,
                 max_duration=cls.options.max_duration,
                 code_version=cls.options.version,
-                concurrency_key=cls.options.limit_key(freeze(params)),
+                concurrency_key=cls._limit_key(params),
                 created_by=created_by,
                 trigger=trigger,
                 via=via,
@@ -156,6 +157,14 @@ class Workflow(Generic[Params, Output]):
                 request_digest=request_digest,
             )
         )
+
+    @classmethod
+    def _limit_key(cls, params: Any) -> str:
+        """The function gets the params as ``run`` does, so what cannot be stored is refused before it sees them."""
+        if cls.options.concurrency_key is None:
+            return cls.options.limit_key(None)
+        text = codec.dumps(params, what=f"params of {cls.options.name}", max_bytes=get_settings().LIMITS.params)
+        return cls.options.limit_key(freeze(codec.loads(text)))
 
     @classmethod
     def get(cls, instance_id: str) -> WorkflowInstance:

@@ -25,11 +25,11 @@ def interrupt() -> None:
     signal.raise_signal(signal.SIGINT)
 
 
-class Interrupted(Workflow[Any, Any]):
+class Pressed(Workflow[Any, Any]):
     """Ctrl-C in the first execution, before the first durable call."""
 
     class Meta:
-        name = "interrupted"
+        name = "ctrl-c-pressed"
 
     def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
         if event.params:
@@ -40,7 +40,7 @@ class Interrupted(Workflow[Any, Any]):
 @pytest.mark.parametrize("where", ["look", "sign"])
 def test_between_the_claim_and_the_execution(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Nobody waits for the lease to end: the signal is put off until somebody can give the instance back."""
-    row = Interrupted.create()
+    row = Pressed.create()
     original, pressed = drains.look if where == "look" else drains.heartbeat.sign, []
 
     def press(*args: Any, **kwargs: Any) -> Any:
@@ -87,7 +87,7 @@ def test_a_second_one_is_not_put_off(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_lost_worker_is_to_be_charged_is_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """RET-03: an instance that was taken over, and given back before its first step, still owes the lost attempt."""
     monkeypatch.setenv("DURABLEFLOW_TEST_PRESS", "1")
-    row = Interrupted.create("DURABLEFLOW_TEST_PRESS")
+    row = Pressed.create("DURABLEFLOW_TEST_PRESS")
     assert claim("default")  # and this worker dies
     expire_leases()
     with pytest.raises(KeyboardInterrupt):

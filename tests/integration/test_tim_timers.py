@@ -111,6 +111,7 @@ def test_a_replay_does_not_start_the_timeout_of_a_wait_anew(stopped_clock: Stopp
     instance.send_event("unrelated")
     deliver("default")
     assert len(claim("default")) == 1  # a worker takes it and dies
+    WorkflowInstance.objects.filter(pk=instance.pk).update(suspect=True)  # the first look at its lease
     stopped_clock.advance(20)
     drain()
     instance.refresh_from_db()
