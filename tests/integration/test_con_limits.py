@@ -14,7 +14,7 @@ from django.db.models.functions import Coalesce
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
 from durableflow.core import registry
-from durableflow.core.exceptions import LimitExceeded
+from durableflow.core.exceptions import CodecError, LimitExceeded
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import endings, slots
 from durableflow.engine.claims import claim, look
@@ -260,7 +260,7 @@ def test_a_limit_for_each_key() -> None:
         ({"customer": 7}, ValueError, r"concurrency_key of workflow 'limited' must be a text .*not 7"),
         ({"customer": ""}, ValueError, "at least one character, or None for no limit"),
         ({"customer": "x" * 200}, LimitExceeded, "concurrency_key of workflow 'limited'"),
-        ({"customer": "a\0"}, ValueError, "NUL"),
+        ({"customer": "a\0"}, CodecError, "Params of limited cannot be stored.*NUL"),
     ],
 )
 def test_a_key_that_cannot_be_had(params: Any, error: type[Exception], match: str) -> None:
@@ -268,6 +268,11 @@ def test_a_key_that_cannot_be_had(params: Any, error: type[Exception], match: st
     with pytest.raises(error, match=match):
         limited(1, key=lambda params: params["customer"]).create(params)
     assert not WorkflowInstance.objects.exists()
+
+
+def test_a_key_may_have_no_nul_character() -> None:
+    with pytest.raises(ValueError, match="concurrency_key of workflow 'limited' .*NUL"):
+        limited(1, key=lambda params: "a\0").create({})
 
 
 def test_the_key_function_cannot_change_the_params() -> None:
