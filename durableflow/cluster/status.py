@@ -7,6 +7,7 @@ import sys
 import time
 from typing import Final, TextIO
 
+from durableflow.cluster.drains import DRAINS
 from durableflow.cluster.table import TABLE, Table
 
 logger = logging.getLogger("durableflow.cluster")
@@ -25,12 +26,14 @@ def plural(count: int, word: str) -> str:
 
 
 def line(table: Table = TABLE) -> str:
-    """``2 workers, 1 busy · 1,204 executions · nothing overdue``."""
+    """``2 workers, 1 busy · 1,204 executions · nothing overdue``; in a stop ``stopping`` at the end."""
     parts = [
         f"{plural(table.workers(), 'worker')}, {table.busy_workers() or 'none'} busy",
         plural(table.executions(), "execution"),
-        _overdue(table.overdue()),
     ]
+    if DRAINS.stopping():  # the pusher has ended as it should, and nobody looks what is due
+        return " · ".join([*parts, "stopping"])
+    parts.append(_overdue(table.overdue()))
     if table.silent() > WORRYING:
         parts.append(f"no sign of the pusher for {table.silent():.0f} s")
     return " · ".join(parts)
@@ -60,7 +63,7 @@ class LiveLine:
             # The cursor goes back to the start, so that a line of the log overwrites this one.
             self._write(f"\r{line()}\x1b[K\r")
             return
-        wrong = max(TABLE.overdue(), TABLE.silent()) > WORRYING
+        wrong = not DRAINS.stopping() and max(TABLE.overdue(), TABLE.silent()) > WORRYING
         state = (TABLE.executions(), TABLE.workers())
         if wrong or state != self._shown:
             self._shown = state

@@ -9,6 +9,7 @@ import pytest
 
 from durableflow.cluster import status
 from durableflow.cluster.children import ended, gone
+from durableflow.cluster.drains import Drains
 from durableflow.cluster.status import LiveLine, line
 from durableflow.cluster.table import DEAD, Table
 
@@ -72,6 +73,24 @@ def test_the_line_is_for_people() -> None:
     assert line(table) == "2 workers, 1 busy · 1,204 executions · nothing overdue"
     table.saw(12.0)
     assert line(table).endswith("oldest work overdue for 12 s")
+
+
+def test_in_a_stop_nobody_is_missed(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    drains, table = Drains(), Table(1)
+    monkeypatch.setattr(status, "DRAINS", drains)
+    monkeypatch.setattr(status, "TABLE", table)
+    monkeypatch.setattr(status, "EVERY", 0.0)
+    monkeypatch.setattr(status, "WORRYING", -1.0)
+    table.take(table.seat(1))
+    table.ticked()
+    table.saw(12.0)
+    log = LiveLine(io.StringIO())
+    log.show()
+    drains.stop()
+    table.executed(1)
+    log.show()
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "a stop is no trouble"
+    assert line(table) == "1 worker, none busy · 1 execution · stopping"
 
 
 class Terminal(io.StringIO):
