@@ -271,7 +271,7 @@ def test_a_key_that_cannot_be_had(params: Any, error: type[Exception], match: st
 
 
 def test_a_key_may_have_no_nul_character() -> None:
-    with pytest.raises(ValueError, match="concurrency_key of workflow 'limited' .*NUL"):
+    with pytest.raises(ValueError, match=r"concurrency_key of workflow 'limited' .*NUL"):
         limited(1, key=lambda params: "a\0").create({})
 
 
