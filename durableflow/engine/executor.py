@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from django.db import Error, connections
@@ -101,7 +101,7 @@ def _give_back_after_outage(claim: Claim, error: Error) -> None:
     """The database was away where nobody tries again. No person is needed for that, unless it goes on (case CON-07)."""
     logger.warning("%s is given back, the database failed: %s", claim.label, error, extra={"instance": claim.lease.pk})
     try:
-        endings.give_back(claim.lease, timedelta(seconds=1), count=True)
+        hand_back(claim, uncharged=claim.uncharged, delay=1, count=True)
     except (Exception, LeaseLost, WriteFailed):
         logger.exception("%s could not be given back; its lease will expire", claim.label)
 
@@ -199,7 +199,7 @@ def _leave(execution: Execution, raised: BaseException) -> None:
     elif replay.refusal is not None and not _contains(raised, replay.refusal):
         execution.block(replay.refusal)
     elif isinstance(raised, KeyboardInterrupt | SystemExit | GeneratorExit):
-        endings.give_back(claim.lease, timedelta(seconds=1), count=True)
+        hand_back(claim, uncharged=claim.uncharged, delay=1, count=True)
         if not isinstance(raised, GeneratorExit):
             raise raised
     else:

@@ -106,18 +106,19 @@ def turn_away(claim: Claim) -> None:
     )  # another thread of this process would claim it at once
 
 
-def hand_back(claim: Claim, *, uncharged: bool = True, delay: float = 0.0) -> None:
+def hand_back(claim: Claim, *, uncharged: bool = True, delay: float = 0.0, count: bool = False) -> None:
     """Give an instance back of which nothing was executed, due after ``delay`` seconds. ``uncharged``: the attempt that the
-    lost worker was in, if there was one, is still to be charged, by whoever takes over next."""
+    lost worker was in, if there was one, is still to be charged, by whoever takes over next. ``count``: this may not go on
+    for ever."""
     if uncharged and claim.lost_token is not None:
-        _restore(claim.lease, claim.lost_token, delay)
+        _restore(claim.lease, claim.lost_token, delay, count)
     else:
-        endings.give_back(claim.lease, timedelta(seconds=delay))
+        endings.give_back(claim.lease, timedelta(seconds=delay), count=count)
     dispatch.hint(claim.lease.using)
 
 
 @patient
-def _restore(lease: Lease, lost_token: int, delay: float) -> None:
+def _restore(lease: Lease, lost_token: int, delay: float, count: bool) -> None:
     """Undo a takeover: the row is an expired lease again, for somebody else to take over."""
     values: list[float | str]
     if is_postgres(lease.using):
@@ -127,9 +128,9 @@ def _restore(lease: Lease, lost_token: int, delay: float) -> None:
     rows = run(
         lease.using,
         f"""UPDATE {INSTANCE} SET lease_token = %s, owner = %s, suspect = true, wake_at = {now},
-                interruptions = interruptions - 1
+                interruptions = interruptions - 1, give_backs = give_backs + %s
             WHERE id = %s AND lease_token = %s RETURNING id""",
-        [lost_token, owner(), *values, lease.pk, lease.token],
+        [lost_token, owner(), *values, int(count), lease.pk, lease.token],
     )
     if not rows:
         raise LeaseLost(lease.label)
