@@ -14,6 +14,7 @@ from django_q.tasks import async_task
 from tests.acceptance.test_cluster_deaths import LONG_LEASE, Held
 from tests.support.cluster import ClusterProcess, cluster, until
 from tests.support.database import child_environment
+from tests.support.engine import history_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -52,12 +53,17 @@ def test_bodies_in_helper_threads_have_the_same_grace(tmp_path: Path, in_time: b
                 each.finish()
         assert running.process.wait(30) == 0
         assert not running.alive()
+        assert running.said("outlasted the grace period.") != in_time, "it ended itself, as replacement.OUTLASTED"
     assert [len(each.pids) for each in held] == [1, 1, 1]
     if not in_time:
         with cluster(tmp_path / "log2", durableflow=LONG_LEASE, q_cluster={"workers": 3}):
             for each in held:
                 each.begun(2)
                 each.finish()
+    for each in held:
+        lost = [] if in_time else [{"attempt": 1}]
+        assert (history_of(each.row, "attempt_lost"), len(each.pids)) == (lost, 1 + len(lost))
+        assert each.row.steps.get(name="hold").attempts == 1 + len(lost)
 
 
 @pytest.mark.parametrize("at", ["Executing workflows", "ready for work", "guarding cluster"])

@@ -34,6 +34,14 @@ class Taker(Workflow[Any, Any]):
         return step.wait_for_event("note", type="note", timeout=None).payload
 
 
+class Asker(Workflow[Any, Any]):
+    class Meta:
+        name = "evt-asker"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.wait_for_approval("ok", timeout=None).approved
+
+
 class Claimed(NamedTuple):
     """An instance that was claimed for the events in its inbox."""
 
@@ -109,6 +117,26 @@ def test_a_message_that_is_consumed_meanwhile_answers_no_second_wait() -> None:
     assert overtaken(consume, lambda: it.take(first)) is False
     assert StepRecord.objects.get().status == "pending"
     assert SentEvent.objects.get().consumed_by == "/wait_for_event:other#1"
+
+
+def test_a_wait_that_is_settled_meanwhile_takes_no_decision() -> None:
+    """Promise 1: a decision has closed its pending event itself, so the state of the record alone tells that the wait is
+    over."""
+    row = Asker.create()
+    drain(30)
+    row.pending_events.get().approve(by=None)
+    deliver("default")
+    (taken,) = claim("default")
+    (record,) = load_journal(taken.lease, 1)
+    found = wait_taking.find(taken.lease, taken, record)
+    assert found is not None and found.sent.kind == "decision"
+
+    def settle() -> None:
+        WorkflowInstance.objects.select_for_update().get()
+        StepRecord.objects.update(status="complete", raw_output='"settled"')
+
+    assert overtaken(settle, lambda: wait_taking.take(taken.lease, taken, record, found, "null")) is False
+    assert (StepRecord.objects.get().raw_output, SentEvent.objects.get().consumed_by) == ('"settled"', "")
 
 
 def test_a_lost_lease_takes_nothing() -> None:

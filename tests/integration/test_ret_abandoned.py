@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -15,7 +16,9 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
 from durableflow import Retries, Step, StepTimeout, Workflow, WorkflowEvent, drain, get_step_context
-from durableflow.engine import endings, replacement, watcher
+from durableflow.engine import endings, executor, replacement, watcher
+from durableflow.engine.journal import Identity
+from durableflow.engine.session import Session
 from durableflow.models import WorkflowInstance
 from tests.support.concurrency import Gate, Task, eventually
 from tests.support.engine import drained, history_of, steps_of, types_of
@@ -71,6 +74,51 @@ def test_an_attempt_is_recorded_while_its_body_hangs(caplog: pytest.LogCaptureFi
     (first,) = history_of(instance, "attempt_errored")
     assert first["attempt"] == 1 and first["error"]["type"] == "durableflow.StepTimeout"
     assert instance.steps.get().attempts == 2
+
+
+@pytest.mark.parametrize("late", ["value", "error"])
+def test_what_a_body_gives_before_its_timeout_is_written_is_dropped(
+    late: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RET-04: the attempt is given up while its value is encoded, or its body swallows that and fails; the lease still holds.
+    So only the attempt's own state keeps the outcome out."""
+    stopped, asking = Gate(), Gate()
+
+    def body() -> str:
+        if late == "error" and get_step_context().attempt == 1:
+            try:
+                stopped.stop_here()
+            except BaseException as error:  # the exception that gives it up
+                raise LookupError("late") from error
+        return "AB"[get_step_context().attempt - 1]
+
+    encode = Session.encode
+
+    def slowly(session: Session, value: Any, identity: Identity) -> str:
+        if late == "value" and value == "A":
+            stopped.stop_here()
+        return encode(session, value, identity)
+
+    def delay(_context: Any, _error: Any) -> timedelta:
+        asking.stop_here()
+        return timedelta(0)
+
+    monkeypatch.setattr(Session, "encode", slowly)
+    instance = one_step(body, retries=Retries(limit=1, delay=delay), timeout=0.3).create()
+    try:
+        with caplog.at_level(logging.WARNING, "durableflow"):
+            task = Task(lambda: drain(0))
+            asking.wait_until_reached()
+            stopped.open()
+            task.result()
+        assert (status_of(instance), steps_of(instance)) == (S.RUNNING, [])
+        assert f"attempt 1 of work-1 had timed out; its late {late}" in caplog.text
+    finally:
+        asking.open()
+    eventually(lambda: status_of(instance) == S.WAITING, "the attempt is recorded")
+    assert (drained(instance).status, instance.output) == (S.COMPLETE, "B")
+    (first,) = history_of(instance, "attempt_errored")
+    assert first["error"]["type"] == "durableflow.StepTimeout"
 
 
 def test_out_of_retries_the_error_is_raised_into_run() -> None:
@@ -271,6 +319,53 @@ def test_an_ending_that_meets_a_locked_row_frees_the_thread() -> None:
         holder.result()
         eventually(lambda: status_of(instance) == S.COMPLETE)
     eventually(lambda: watcher.held() == 0)
+
+
+@pytest.mark.postgresql_only
+@pytest.mark.parametrize("end", [S.COMPLETE, S.ERRORED])
+def test_an_ending_that_meets_an_approvers_transaction_frees_the_thread(
+    end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Design 4, "Executor exits": the open wait, which the end would cancel, is being decided. The decision comes first and
+    stays."""
+
+    class Asking(Workflow):
+        class Meta:
+            name = "asking"
+            max_duration = "1 hour"
+
+        def run(self, event: WorkflowEvent, step: Step) -> str:
+            return "done" if over else step.wait_for_approval("ok", timeout=None).comment
+
+    over: list[bool] = []
+    instance = Asking.create()
+    drain(0)
+    pending = instance.pending_events.get()
+    WorkflowInstance.objects.filter(pk=instance.pk).update(wake_at=instance.created)
+    if end == S.COMPLETE:
+        over.append(True)
+        monkeypatch.setattr(executor, "_check_end", lambda _execution: None)  # which would block it
+    else:
+        WorkflowInstance.objects.filter(pk=instance.pk).update(deadline_at=instance.created)
+    decided = Gate()
+
+    def decide() -> None:
+        with transaction.atomic():
+            pending.approve(by=None)
+            decided.stop_here()
+
+    approver = Task(decide)
+    try:
+        decided.wait_until_reached()
+        drain(0)  # returns although the row of the wait is locked
+        assert (status_of(instance), watcher.held(), approver.done) == (S.RUNNING, 1, False)
+    finally:
+        decided.open()
+    approver.result()
+    eventually(lambda: status_of(instance) == end)
+    eventually(lambda: watcher.held() == 0)
+    pending.refresh_from_db()
+    assert (pending.status, pending.approved) == ("received", True)
 
 
 def test_the_deadline_of_a_wait_counts_while_its_notify_is_to_be_tried_again() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import threading
 import time
 from pathlib import Path
 from typing import TypedDict
@@ -65,6 +67,22 @@ def seize(log: str, name: str) -> int:
     return os.getpid()
 
 
+def resist(log: str, name: str, how: str, count: int) -> str:
+    """In helper threads, never end, until ``count`` bodies of this log do so; the main thread waits for them."""
+    while (stuck := Path(log).read_text().count(" resists ")) < count:
+        if threading.current_thread() is threading.main_thread():
+            time.sleep(0.01)
+            continue
+        write(log, f"{name} resists {os.getpid()} {stuck}")
+        while True:
+            with contextlib.suppress(BaseException):
+                if how == "C code":
+                    ctypes.CDLL(None).sleep(3600)
+                else:
+                    time.sleep(0.05)
+    return write(log, f"{name} done {os.getpid()}")
+
+
 class ClusterSteps(Workflow[Log, list[str]]):
     """Two steps."""
 
@@ -116,6 +134,26 @@ class ClusterSeize(Workflow[Log, int]):
 
     def run(self, event: WorkflowEvent[Log], step: Step) -> int:
         return step.do("seize", seize, event.params["log"], event.params["name"])
+
+
+class Resistance(Log):
+    """``how``: ``C code`` or ``swallows``; ``count``: how many bodies never end."""
+
+    how: str
+    count: int
+
+
+class ClusterResist(Workflow[Resistance, str]):
+    """A step whose body may never end; another attempt does."""
+
+    class Meta:
+        step_retries = Retries(limit=1000, delay=0)
+
+    def run(self, event: WorkflowEvent[Resistance], step: Step) -> str:
+        params = event.params
+        args = params["log"], params["name"], params["how"], params["count"]
+        step.do("before", write, params["log"], f"{params['name']} before")
+        return step.do("resist", resist, *args, timeout=1)
 
 
 class ClusterWait(Workflow[Log, str]):
