@@ -116,3 +116,16 @@ def drain_until(count: str) -> None:
     end = time.monotonic() + 60
     while WorkflowInstance.objects.finished().count() < int(count) and time.monotonic() < end:
         drain(0.2)
+
+
+def quick(body: Any = lambda: "done") -> type[Workflow[Any, Any]]:
+    class Quick(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return step.do("a", body)
+
+    return Quick
+
+
+def state(row: WorkflowInstance) -> tuple[str, Any]:
+    row.refresh_from_db()
+    return row.status, row.output
