@@ -76,7 +76,7 @@ def test_inbox_costs_the_same_for_one_row_and_for_many(login, viewer, django_ass
     client = login(viewer)
 
     def queries() -> int:
-        with django_assert_max_num_queries(12) as captured:
+        with django_assert_max_num_queries(13) as captured:
             client.get(reverse(LIST), {"show": "all"})
         return len(captured)
 
