@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Count, OuterRef, Subquery
+from django.db.models.functions import Coalesce
 from django.test import override_settings
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
-from durableflow.models import WorkflowInstance
+from durableflow.models import ConcurrencyLimit, WorkflowInstance
 
 
 class Limited(Workflow[dict[str, Any], str]):
@@ -47,3 +49,43 @@ def drain_for_ever() -> None:
         while WorkflowInstance.objects.active().exists() and time.monotonic() < end:
             drain(0.2)
             time.sleep(0.005)
+
+
+def limited(maximum: int | None = 1, key: Any = None, body: Any = None) -> type[Workflow[Any, Any]]:
+    meta = {"name": "limited", **({"max_concurrency": maximum} if maximum else {})}
+
+    class Limited(Workflow[Any, Any]):
+        Meta = type("Meta", (), {**meta, **({"concurrency_key": staticmethod(key)} if key else {})})
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            if body is not None:
+                return body(event, step)
+            return step.do("a", lambda: "done")
+
+    return Limited
+
+
+def exact(maximum: int | None = None) -> None:
+    """The promise: the count is that of the rows that hold a slot, and never above the maximum."""
+    held = (
+        WorkflowInstance.objects.filter(holds_slot=True, concurrency_key=OuterRef("key"))
+        .values("concurrency_key")
+        .annotate(n=Count("pk"))
+        .values("n")
+    )
+    # One statement sees one moment.
+    rows = list(ConcurrencyLimit.objects.annotate(held=Coalesce(Subquery(held), 0)).values_list("running", "held"))
+    for running, count in rows:
+        assert running == count
+        assert maximum is None or running <= maximum
+
+
+def shown(row: WorkflowInstance) -> tuple[str, str, bool, bool]:
+    row.refresh_from_db()
+    return row.status, row.hold, row.holds_slot, row.wake_at is None
+
+
+S = WorkflowInstance.Status
+PARKED = (S.QUEUED, "limit", False, True)
+DUE = (S.QUEUED, "", False, False)
+RUNNING = (S.RUNNING, "", True, False)
