@@ -11,12 +11,9 @@ import pytest
 from django.db import OperationalError, connection, transaction
 
 from durableflow import EventTimeout, Step, Workflow, WorkflowEvent, drain
-from durableflow.core.durations import parse_duration
-from durableflow.engine import bodies, endings, fence, steps, waits
+from durableflow.engine import endings, steps, waits
 from durableflow.engine.claims import claim
-from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
-from durableflow.engine.interception import Interceptor
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.lease import Claim
 from durableflow.engine.steps import Entry, StepWrite, write_step
@@ -25,33 +22,11 @@ from durableflow.engine.verdicts import MAX_GIVE_BACKS
 from durableflow.models import HistoryEntry, PendingEvent, StepRecord, WorkflowInstance
 from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
+from tests.integration.fence_flows import At, blocked, one_step, state
 from tests.support.concurrency import Gate, Task, eventually
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Status = WorkflowInstance.Status
-
-
-class At(Interceptor):
-    """Calls a function when a body has returned and nothing is written yet."""
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self.function = function
-
-    def before_checkpoint(self, *_args: Any) -> None:
-        self.function()
-
-
-def one_step() -> type[Workflow[Any, Any]]:
-    class OneStep(Workflow[Any, Any]):
-        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-            return step.do("a", lambda: "done")
-
-    return OneStep
-
-
-def state(row: WorkflowInstance) -> tuple[str, Any]:
-    row.refresh_from_db()
-    return row.status, row.output
 
 
 def taken_over() -> tuple[Claim, Claim]:
@@ -118,16 +93,6 @@ def test_a_zombies_checkpoint_that_waited_for_the_new_owner_writes_nothing() -> 
     owner.result()
     assert isinstance(late.join().error, LeaseLost)
     assert not StepRecord.objects.exists()
-
-
-def blocked() -> bool:
-    """Whether a statement waits for a lock."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-        )
-        (count,) = cursor.fetchone()
-    return bool(count)
 
 
 def test_a_lost_lease_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,130 +246,3 @@ def test_a_checkpoint_whose_answer_is_lost_runs_no_body_again(monkeypatch: pytes
     assert lossy.lost == 1 and ran == [1]
     assert state(row) == (Status.COMPLETE, "done")
     assert row.history.filter(type="step_completed").count() == 1
-
-
-# Somebody else's transaction ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.postgresql_only
-@pytest.mark.parametrize("place", ["checkpoint", "suspend", "finish", "wait"])
-def test_a_long_transaction_that_holds_the_row_loses_nothing(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, place: str, settings: Any
-) -> None:
-    """A user holds the instance FOR UPDATE for longer than a lease: no body runs twice, nothing is dropped."""
-    settings.DURABLEFLOW = {**settings.DURABLEFLOW, "LEASE": 1}
-    for module in (steps, fence):
-        monkeypatch.setattr(module, "TIMEOUT", module.TIMEOUT.replace("5s", "100ms"))
-    steps._postgres_sql.cache_clear()
-    request.addfinalizer(steps._postgres_sql.cache_clear)
-    held = Gate()
-    ran: list[str] = []
-
-    def hold() -> None:
-        with transaction.atomic():
-            WorkflowInstance.objects.select_for_update().get()
-            held.stop_here()
-
-    holder: list[Task] = []
-
-    def grab() -> None:
-        if not holder:
-            holder.append(Task(hold))
-            held.wait_until_reached()
-
-    class Held(Workflow[Any, Any]):
-        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-            step.do("a", lambda: ran.append("a"))
-            if place in ("suspend", "wait"):
-                if place == "wait":
-                    grab()
-                step.wait_for_event("x", type="x", notify=lambda pending: grab())
-            if place == "finish":
-                grab()
-            return "done"
-
-    row = Held.create()
-    deliver("default")
-    (claimed,) = claim("default")
-    seconds = parse_duration(2).total_seconds()
-    claimed.lease.renewed -= seconds if place != "checkpoint" else 0
-
-    def body_done() -> None:
-        if place == "checkpoint":
-            grab()
-            claimed.lease.renewed -= seconds
-
-    monkeypatch.setattr(type(claimed.lease), "require", lambda self: None)
-    work = Task(lambda: execute(claimed, interceptor=At(body_done), renew=False))
-    held.wait_until_reached()
-    eventually(blocked, "the executor's wait for the row")
-    held.open()
-    holder[0].result()
-    work.result()
-    if place in ("suspend", "wait"):
-        assert state(row)[0] == Status.WAITING
-        row.send_event("x")
-        drain()
-    assert state(row) == (Status.COMPLETE, "done")
-    assert ran == ["a"]
-
-
-def test_a_claim_skips_a_row_that_somebody_holds() -> None:
-    """It is no error, and the others are taken."""
-    if connection.vendor != "postgresql":
-        pytest.skip("SQLite has no row locks")
-    rows = [one_step().create() for _ in range(3)]
-    held = Gate()
-
-    def hold() -> None:
-        with transaction.atomic():
-            WorkflowInstance.objects.select_for_update().get(pk=rows[0].pk)
-            held.stop_here()
-
-    holder = Task(hold)
-    held.wait_until_reached()
-    drain()
-    assert [state(row)[0] for row in rows] == [Status.QUEUED, Status.COMPLETE, Status.COMPLETE]
-    held.open()
-    holder.result()
-    drain()
-    assert state(rows[0])[0] == Status.COMPLETE
-
-
-@pytest.mark.postgresql_only
-def test_a_foreign_key_that_an_open_transaction_checks_blocks_nobody() -> None:
-    """Business rows point to instances: their KEY SHARE lock must neither hide the row from the claim nor stop the writes."""
-    row = one_step().create()
-    held = Gate()
-
-    def refer() -> None:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM durableflow_workflowinstance WHERE id = %s FOR KEY SHARE", [row.pk])
-            held.stop_here()
-
-    holder = Task(refer)
-    held.wait_until_reached()
-    drain()
-    assert state(row) == (Status.COMPLETE, "done")
-    held.open()
-    holder.result()
-
-
-def test_bodies_start_on_a_fresh_lease_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Design 4, "Renewal": else somebody may be running it already."""
-    ran: list[int] = []
-
-    class Late(Workflow[Any, Any]):
-        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-            claimed.lease.renewed -= 3600
-            step.do("a", lambda: ran.append(1))
-
-    row = Late.create()
-    (claimed,) = claim("default")
-    execute(claimed, renew=False)
-    assert ran == [] and state(row)[0] == Status.RUNNING
-    assert bodies.BodyRun is not None
-    expire_leases()
-    monkeypatch.setattr(type(claimed.lease), "require", lambda self: None)
-    drain()
-    assert state(row)[0] == Status.COMPLETE and ran == [1]
