@@ -15,7 +15,7 @@ from durableflow.core import clock
 from durableflow.core.conf import get_settings
 from durableflow.core.transactions import raw_transaction
 from durableflow.engine.lease import new_token, owner
-from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, Rows, is_postgres, run
+from durableflow.engine.sql import HISTORY, INSTANCE, Rows, is_postgres, run
 from durableflow.engine.verdicts import (
     FIRST_HOLD,
     HELD,
@@ -104,7 +104,7 @@ def take_postgres(using: str, found: Found, wanted: int, window: int, *, plain: 
     params += [str(new_token() // 2), str(owner()), repr(float(lease))]
     if not plain:
         params.append(repr(lease / SUSPECT_SHARE))
-    return [Row(row[0], row[1], row[2], row[3], () if row[4] is None else row[4:-2]) for row in run(using, sql, params)]
+    return [Row(row[0], row[1], row[2], row[3], () if row[4] is None else row[4:-1]) for row in run(using, sql, params)]
 
 
 class _Shape(NamedTuple):
@@ -150,7 +150,7 @@ def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
             INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
             SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE execution = 1
         ){"" if shape.plain else _aside_postgres(now)}
-        SELECT near.id, near.verdict, near.workflow, near.concurrency_key, taken.*, {ASYNC_COMMIT}
+        SELECT near.id, near.verdict, near.workflow, near.concurrency_key, taken.*
         FROM near LEFT JOIN taken ON taken.id = near.id {order}"""
 
 

@@ -67,6 +67,7 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
 }
 OR: dict[str, tuple[str, str, int]] = {
     # Whether a process without memory can still write that depends on what was free.
+    "exhausts memory": ("errored", "durableflow.WorkerLost", 2),
     "keeps memory": ("errored", "durableflow.WorkerLost", 2),
 }
 ENDLESS = ("swallows for ever", "C code with the lock for long")

@@ -177,3 +177,18 @@ def test_sweeps_read_indexes_only(stopped_clock: StoppedClock) -> None:
                 plan = str(cursor.fetchall())
                 assert "SCAN durableflow_workflowinstance" not in plan, plan
                 assert "durableflow_parked" in plan or "durableflow_held_by_code" in plan
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite commits all alike")
+def test_a_claim_is_on_the_disk_before_anything_runs() -> None:
+    """Promise 3: a crash of the server must not take a claim back while its holder is in a body."""
+    many(1, clock.host_now() - timedelta(seconds=1))
+    statements: list[str] = []
+
+    def note(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        statements.append(sql)
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(note):
+        assert claim("default")
+    assert not [sql for sql in statements if "synchronous_commit" in sql]
