@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from django.db import Error, OperationalError, connections
+from django.db import OperationalError, connections
 
 from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options
 from durableflow.core import clock, codec, registry
-from durableflow.core.outages import passes
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.fence import timeout
 from durableflow.engine.lease import Lease
+from durableflow.engine.patience import locked
 from durableflow.engine.pulse import Pulse
 from durableflow.engine.sql import INSTANCE, is_postgres, run
 from durableflow.engine.taking import Found, named, take
@@ -83,17 +83,11 @@ def _admit(using: str, key: str, maximum: int, pks: list[int], wanted: int) -> t
             parked = _put_aside(using, key, [pk for pk in pks if pk not in taken], None)
             return claims, parked > 0
     except OperationalError as error:
-        if not is_postgres(using) or not passes(error) or connections[using].in_atomic_block:
-            raise
-        if not _locked(error):
+        if not locked(error) or connections[using].in_atomic_block:
             raise
     # Somebody's transaction holds the limit. These instances must not hide what is due behind them.
     with write_transaction(using):
         return [], _put_aside(using, key, pks, AWAY) > 0
-
-
-def _locked(error: Error) -> bool:
-    return getattr(error.__cause__, "sqlstate", None) == "55P03"
 
 
 def _put_aside(using: str, key: str, pks: list[int], seconds: float | None) -> int:

@@ -7,7 +7,6 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -15,32 +14,17 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connection, transaction
 
-from durableflow import Retries, Step, StepTimeout, Workflow, WorkflowEvent, drain, get_step_context
+from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
 from durableflow.engine import endings, executor, replacement, watcher
 from durableflow.engine.journal import Identity
 from durableflow.engine.session import Session
 from durableflow.models import WorkflowInstance
+from tests.integration.ret_flows import catching_timeouts
 from tests.support.concurrency import Gate, Task, eventually
 from tests.support.engine import drained, history_of, steps_of, types_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
-
-
-def one_step(body: Callable[[], Any], **options: Any) -> type[Workflow]:
-    """A workflow of one step that catches the step's timeout."""
-
-    class OneStep(Workflow):
-        class Meta:
-            name = "one-step"
-
-        def run(self, event: WorkflowEvent, step: Step) -> Any:
-            try:
-                return step.do("work", body, **options)
-            except StepTimeout as error:
-                return ["timed out", str(error)]
-
-    return OneStep
 
 
 def status_of(instance: WorkflowInstance) -> str:
@@ -59,7 +43,7 @@ def test_an_attempt_is_recorded_while_its_body_hangs(caplog: pytest.LogCaptureFi
             return "A"
         return "B"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.3).create()
     task = Task(lambda: drain(30))
     gate.wait_until_reached()
     eventually(lambda: status_of(instance) == S.WAITING, "the attempt is recorded")
@@ -104,7 +88,7 @@ def test_what_a_body_gives_before_its_timeout_is_written_is_dropped(
         return timedelta(0)
 
     monkeypatch.setattr(Session, "encode", slowly)
-    instance = one_step(body, retries=Retries(limit=1, delay=delay), timeout=0.3).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=delay), timeout=0.3).create()
     try:
         with caplog.at_level(logging.WARNING, "durableflow"):
             task = Task(lambda: drain(0))
@@ -124,7 +108,7 @@ def test_what_a_body_gives_before_its_timeout_is_written_is_dropped(
 def test_out_of_retries_the_error_is_raised_into_run() -> None:
     """RET-02: the watcher writes the failed record and queues the instance; another execution raises it into run."""
     gate = Gate()
-    instance = one_step(gate.stop_here, retries=0, timeout=0.2).create()
+    instance = catching_timeouts(gate.stop_here, retries=0, timeout=0.2).create()
     task = Task(lambda: drain(30))
     gate.wait_until_reached()
     eventually(lambda: status_of(instance) == S.QUEUED, "the instance is queued again")
@@ -147,7 +131,7 @@ def test_a_loop_in_python_is_interrupted() -> None:
                 running.set()
         return "done"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.2).create()
     task = Task(lambda: drain(30))
     task.result()  # the same thread goes on
     assert running.is_set()
@@ -169,7 +153,7 @@ def test_locks_of_an_abandoned_body_go(atomic: bool) -> None:
                 gate.stop_here()
         return "done"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3, atomic=atomic).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.3, atomic=atomic).create()
     task = Task(lambda: drain(30))
     gate.wait_until_reached()
     eventually(lambda: status_of(instance) == S.WAITING)
@@ -192,7 +176,7 @@ def test_a_query_of_an_abandoned_body_is_cancelled() -> None:
                 cursor.execute("SELECT pg_sleep(600)")
         return "done"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.3).create()
     Task(lambda: drain(30)).result()
     eventually(lambda: drained(instance).status == S.COMPLETE)
     assert history_of(instance, "attempt_errored")[0]["error"]["type"] == "durableflow.StepTimeout"
@@ -210,7 +194,7 @@ def test_a_body_that_keeps_the_write_lock_has_its_process_replaced() -> None:
                 gate.stop_here()
         return "done"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.2).create()
     task = Task(lambda: drain(30))
     gate.wait_until_reached()
     assert "write lock" in eventually(replacement.wanted)
@@ -226,7 +210,7 @@ def test_a_start_mark_comes_with_the_renewal(settings: Any) -> None:
     """Design 6, "Interruptions": a long step shows as started; its checkpoint is not disturbed."""
     settings.DURABLEFLOW = {"LEASE": 1}
     gate = Gate()
-    instance = one_step(lambda: (gate.stop_here(), "done")[1]).create()
+    instance = catching_timeouts(lambda: (gate.stop_here(), "done")[1]).create()
     task = Task(lambda: drain(30))
     gate.wait_until_reached()
     eventually(lambda: steps_of(instance) == [("work-1", "started")], "a start mark")
@@ -241,7 +225,7 @@ def test_a_start_mark_comes_with_the_renewal(settings: Any) -> None:
 def test_a_hundred_timeouts_leave_no_thread_and_no_connection_behind() -> None:
     """OPS-08: what was given up is gone as soon as its body ends."""
     ended = threading.Event()
-    instances = [one_step(lambda: ended.wait(60), retries=0, timeout=0.05).create() for _ in range(10)]
+    instances = [catching_timeouts(lambda: ended.wait(60), retries=0, timeout=0.05).create() for _ in range(10)]
     before = threading.active_count()
     tasks = [Task(lambda: drain(1)) for _ in range(10)]
     eventually(lambda: all(steps_of(instance) == [("work-1", "failed")] for instance in instances))
@@ -262,7 +246,7 @@ def test_the_clock_of_the_watcher_does_not_hurt_a_body_in_time() -> None:
             time.sleep(0.05)
         return "done"
 
-    instance = one_step(body, retries=Retries(limit=9, delay=0), timeout=0.05).create()
+    instance = catching_timeouts(body, retries=Retries(limit=9, delay=0), timeout=0.05).create()
     Task(lambda: drain(30)).result()
     eventually(lambda: drained(instance).status == S.COMPLETE)
     assert instance.steps.get().attempts == len(bodies)
@@ -272,14 +256,16 @@ def test_the_clock_of_the_watcher_does_not_hurt_a_body_in_time() -> None:
 def test_a_body_that_lowers_the_recursion_limit_spoils_nothing() -> None:
     """Poison: the engine goes on in that process, with the limit that was there before."""
     before = sys.getrecursionlimit()
-    instance = one_step(lambda: sys.setrecursionlimit(len(inspect.stack()) + 20)).create()
+    instance = catching_timeouts(lambda: sys.setrecursionlimit(len(inspect.stack()) + 20)).create()
     assert drained(instance).status == S.COMPLETE
     assert sys.getrecursionlimit() == before
 
 
 def test_a_body_that_closes_the_drivers_connection_spoils_nothing() -> None:
     """Poison: the checkpoint is written on a new connection, no retry is used up."""
-    instance = one_step(lambda: (Group.objects.count(), connection.connection.close(), "done")[2], retries=0).create()
+    instance = catching_timeouts(
+        lambda: (Group.objects.count(), connection.connection.close(), "done")[2], retries=0
+    ).create()
     assert drained(instance).status == S.COMPLETE
     assert (instance.output, instance.steps.get().attempts) == ("done", 1)
 
@@ -289,7 +275,7 @@ def test_an_ending_that_meets_a_locked_row_frees_the_thread() -> None:
     """Design 4, "Executor exits": the watcher makes it when the row is free; the lease is renewed meanwhile."""
     gate = Gate()
     held = Gate()
-    instance = one_step(lambda: (gate.stop_here(), "done")[1]).create()
+    instance = catching_timeouts(lambda: (gate.stop_here(), "done")[1]).create()
 
     def hold() -> None:
         gate.wait_until_reached()

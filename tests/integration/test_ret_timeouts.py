@@ -14,14 +14,11 @@ from django.db import connection, transaction
 
 from durableflow import (
     Retries,
-    Step,
-    StepTimeout,
-    Workflow,
-    WorkflowEvent,
     drain,
     get_step_context,
 )
 from durableflow.models import WorkflowInstance
+from tests.integration.ret_flows import catching_timeouts
 from tests.support.engine import drained, history_of, types_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -29,22 +26,6 @@ S = WorkflowInstance.Status
 
 
 LONG = 20.0
-
-
-def one_step(body: Any, **options: Any) -> type[Workflow]:
-    """A workflow of one step that catches the step's timeout."""
-
-    class OneStep(Workflow):
-        class Meta:
-            name = "one-step"
-
-        def run(self, event: WorkflowEvent, step: Step) -> Any:
-            try:
-                return step.do("work", body, **options)
-            except StepTimeout as error:
-                return ["timed out", str(error)]
-
-    return OneStep
 
 
 def test_a_step_that_only_times_out_is_counted() -> None:
@@ -55,7 +36,7 @@ def test_a_step_that_only_times_out_is_counted() -> None:
         bodies.append(get_step_context().attempt)
         time.sleep(LONG)
 
-    instance = drained(one_step(body, retries=Retries(limit=2, delay=0), timeout=0.05).create())
+    instance = drained(catching_timeouts(body, retries=Retries(limit=2, delay=0), timeout=0.05).create())
     assert (instance.status, bodies) == (S.COMPLETE, [1, 2, 3])
     assert instance.output[0] == "timed out"
     assert "'work-1'" in instance.output[1] and "0.05 seconds" in instance.output[1]
@@ -75,7 +56,7 @@ def test_late_result_of_a_swallowed_interruption_is_dropped() -> None:
             return "A"
         return "B"
 
-    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3).create())
+    instance = drained(catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.3).create())
     assert (instance.status, instance.output) == (S.COMPLETE, "B")
     (first,) = history_of(instance, "attempt_errored")
     assert first["attempt"] == 1 and first["error"]["type"].endswith("StepTimeout")
@@ -92,7 +73,7 @@ def test_late_error_after_the_interruption_is_a_timeout() -> None:
         except BaseException:
             raise ValueError("cleaning up failed") from None
 
-    instance = drained(one_step(body, retries=0, timeout=0.05).create())
+    instance = drained(catching_timeouts(body, retries=0, timeout=0.05).create())
     assert (instance.status, instance.output[0]) == (S.COMPLETE, "timed out")
     error = instance.steps.get().error
     assert error is not None and "cleaning up failed" in error["traceback"]
@@ -107,7 +88,7 @@ def test_late_result_in_a_thread_is_dropped() -> None:
             return "A"
         return "B"
 
-    instance = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.4).create()
+    instance = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.4).create()
 
     def work() -> None:
         try:
@@ -132,7 +113,7 @@ def test_open_block_of_an_interrupted_body_is_rolled_back() -> None:
                 time.sleep(LONG)
         return "done"
 
-    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2).create())
+    instance = drained(catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.2).create())
     assert (instance.status, instance.output, Group.objects.count()) == (S.COMPLETE, "done", 0)
 
 
@@ -146,7 +127,7 @@ def test_interrupted_body_that_leaves_a_block_open() -> None:
             time.sleep(LONG)
         return "done"
 
-    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2).create())
+    instance = drained(catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.2).create())
     assert (instance.status, instance.output, Group.objects.count()) == (S.COMPLETE, "done", 0)
     assert connection.get_autocommit() and not connection.in_atomic_block
 
@@ -179,7 +160,7 @@ def test_an_interrupted_query_leaves_a_working_connection(where: str) -> None:
         return f"{Group.objects.count()} groups"
 
     began = time.monotonic()
-    cls = one_step(body, retries=Retries(limit=1, delay=0), timeout=0.2, atomic=where == "atomic step")
+    cls = catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.2, atomic=where == "atomic step")
     instance = drained(cls.create())
     assert (instance.status, instance.output) == (S.COMPLETE, "0 groups")
     assert time.monotonic() - began < LONG / 2
@@ -192,12 +173,12 @@ def test_an_interrupted_query_leaves_a_working_connection(where: str) -> None:
 def test_atomic_timeout_on_sqlite_is_bounded_by_the_lease(settings: Any) -> None:
     """Design 6: a longer one is refused by name; an inherited one is cut."""
     settings.DURABLEFLOW = {"LEASE": 9}
-    instance = drained(one_step(lambda: 1, atomic=True, timeout=4).create())
+    instance = drained(catching_timeouts(lambda: 1, atomic=True, timeout=4).create())
     assert instance.status == S.ERRORED
     assert instance.error is not None
     assert "'work-1': timeout" in instance.error["message"] and "3 seconds" in instance.error["message"]
     seen: list[float] = []
-    drained(one_step(lambda: seen.append(get_step_context().config["timeout"]), atomic=True).create())
+    drained(catching_timeouts(lambda: seen.append(get_step_context().config["timeout"]), atomic=True).create())
     assert seen == [3.0]
 
 
@@ -210,7 +191,7 @@ def test_atomic_step_that_times_out_writes_nothing() -> None:
             time.sleep(LONG)
         return "done"
 
-    instance = drained(one_step(body, retries=Retries(limit=1, delay=0), timeout=0.3, atomic=True).create())
+    instance = drained(catching_timeouts(body, retries=Retries(limit=1, delay=0), timeout=0.3, atomic=True).create())
     assert (instance.status, instance.output) == (S.COMPLETE, "done")
     assert list(Group.objects.values_list("name", flat=True)) == ["attempt 2"]
     assert types_of(instance).count("attempt_errored") == 1
@@ -218,7 +199,7 @@ def test_atomic_step_that_times_out_writes_nothing() -> None:
 
 def test_step_timeout_is_bounded() -> None:
     """RET-09: a time that no calendar has is refused by name."""
-    instance = drained(one_step(lambda: 1, timeout="11 years").create())
+    instance = drained(catching_timeouts(lambda: 1, timeout="11 years").create())
     assert instance.status == S.ERRORED
     assert instance.error is not None and "'work': timeout" in instance.error["message"]
 
@@ -243,7 +224,7 @@ def test_somebody_else_s_alarm_in_the_middle_of_a_query() -> None:
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     began = time.monotonic()
     try:
-        instance = drained(one_step(body, retries=Retries(limit=1, delay=0)).create())
+        instance = drained(catching_timeouts(body, retries=Retries(limit=1, delay=0)).create())
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
