@@ -10,10 +10,32 @@ from django.contrib.auth.models import Permission
 from django.db import connection
 
 from durableflow.admin.filters import needs_attention
+from durableflow.core import clock
+from durableflow.core.statuses import StepKind
 from durableflow.models import PendingEvent, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 
 pytestmark = pytest.mark.django_db
+
+
+def _many_waits() -> None:
+    """Approvals of others, and what the planner knows of them: on an empty table each index would serve as well."""
+    now = clock.host_now()
+    instance = WorkflowInstance.objects.create(workflow="w", instance_id="i", created=now)
+    kind = StepKind.WAIT_FOR_APPROVAL
+    PendingEvent.objects.bulk_create(
+        PendingEvent(
+            instance=instance,
+            run_number=1,
+            kind=kind,
+            name=f"n{number}",
+            opened=now,
+            permission="a.b" if number % 2 else "",
+        )
+        for number in range(2000)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE")
 
 
 def _conditions(queryset: Any) -> list[str]:
@@ -63,6 +85,7 @@ def test_due_and_overdue_count_by_the_clock(stopped_clock: StoppedClock) -> None
 @pytest.mark.parametrize("permitted", [False, True])
 def test_visible_waits_are_found_by_indexes(permitted: bool) -> None:
     """For who may not see all, each reason to see a wait has its own index: an OR would read all there ever were."""
+    _many_waits()
     user: Any = get_user_model().objects.create_user("rita")
     if permitted:
         user.user_permissions.add(Permission.objects.get(codename="start_workflowinstance"))
