@@ -25,7 +25,6 @@ class _Seat(ctypes.Structure):
         ("owner", ctypes.c_uint64),
         ("idle_since", ctypes.c_double),  # monotonic; 0: busy, or not yet begun
         ("held", ctypes.c_int64),
-        ("claimed_at", ctypes.c_double),  # monotonic; 0: never
         ("alone", ctypes.c_int64),  # 1: may execute nothing beside what it executes
         ("draining", ctypes.c_int64),  # 1: in a drain
         ("signs", ctypes.c_uint64),  # rises as long as its threads get to run
@@ -39,6 +38,7 @@ class Table:
         self._seats: Any = multiprocessing.RawArray(_Seat, max(workers, 1))
         # Outside of the seats, since they outlive who sat there.
         self._executions = multiprocessing.RawArray(ctypes.c_uint64, max(workers, 1))
+        self._claimed_at = multiprocessing.RawArray("d", max(workers, 1))  # monotonic; 0: never
         self._dead = multiprocessing.RawArray(ctypes.c_uint64, DEAD)
         self._buried = multiprocessing.RawValue(ctypes.c_uint64, 0)  # entries ever written, by the sentinel
         self._expired = multiprocessing.RawValue(ctypes.c_uint64, 0)  # entries ever read, by the pusher
@@ -56,7 +56,7 @@ class Table:
         """Take a free seat for a worker that is about to be made under the name ``owner``."""
         index = next(n for n, seat in enumerate(self._seats) if not seat.pid)
         seat = self._seats[index]
-        seat.owner, seat.idle_since, seat.held, seat.claimed_at, seat.draining, seat.alone = owner, 0.0, 0, 0.0, 0, 0
+        seat.owner, seat.idle_since, seat.held, seat.draining, seat.alone = owner, 0.0, 0, 0, 0
         seat.pid = -1
         return index
 
@@ -102,14 +102,14 @@ class Table:
         if self._mine is not None:
             seat = self._seats[self._mine]
             if leases > seat.held:
-                seat.claimed_at = time.monotonic()
+                self._claimed_at[self._mine] = time.monotonic()
             seat.held, seat.alone = leases, alone
 
     def executed(self, executions: int) -> None:
         """So many more executions have ended here."""
         if self._mine is not None and executions:
             self._executions[self._mine] += executions
-            self._seats[self._mine].claimed_at = time.monotonic()
+            self._claimed_at[self._mine] = time.monotonic()
 
     def drains(self, so: bool) -> None:
         """Whether it is in a drain."""
@@ -174,7 +174,7 @@ class Table:
 
     def claimed_ago(self) -> float | None:
         """Seconds since the last claim that shows; None: there was none."""
-        last = max((seat.claimed_at for seat in self._seats), default=0.0)
+        last: float = max(self._claimed_at)
         return time.monotonic() - last if last else None
 
     def silent(self) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -35,8 +34,17 @@ def glance(using: str | None = None) -> Health:
 def _checked(using: str, *, whole: bool) -> Health:
     try:
         connection = connections[using]
-        # A failed statement breaks an open transaction; a savepoint keeps the break inside.
-        with transaction.atomic(using=using) if connection.in_atomic_block else nullcontext():
+        if connection.in_atomic_block:
+            # A failed statement breaks an open transaction; a savepoint keeps the break inside.
+            with transaction.atomic(using=using):
+                return _look(using, whole=whole)
+        try:
+            return _look(using, whole=whole)
+        except Error:
+            # Outside of requests nobody else drops a connection that broke while it was not used.
+            if connection.connection is None or connection.is_usable():
+                raise
+            connection.close()
             return _look(using, whole=whole)
     except Error as error:
         logger.info("The health of workflows cannot be told: %s", error)
@@ -85,6 +93,8 @@ def _process(row: Heartbeat, now: datetime) -> Process:
     kind = HeartbeatKind(row.kind)
     terms = CLUSTER_TERMS if kind is HeartbeatKind.CLUSTER else DRAIN_TERMS
     seen = _ago(row.seen, now)
+    # A sign from the future was given before the clock was set back: whoever lives has soon given another.
+    live = not row.stopping and abs((now - row.seen).total_seconds()) <= terms.live
     return Process(
         kind=kind,
         host=row.host,
@@ -93,7 +103,7 @@ def _process(row: Heartbeat, now: datetime) -> Process:
         busy=row.busy,
         version=row.version,
         stopping=row.stopping,
-        live=not row.stopping and seen <= terms.live,
+        live=live,
         started=_ago(row.started, now),
         seen=seen,
         last_claim=None if row.last_claim is None else _ago(row.last_claim, now),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Final
 
-from django.db import Error, ProgrammingError
+from django.db import Error
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -14,9 +15,16 @@ from durableflow.core.spans import span
 from durableflow.core.statuses import HeartbeatKind
 from durableflow.health.state import MOST_COUNTED, Due, Health, Level, Reason
 
+_MISSING: Final = ("42P01", "42703", "3F000")
+"""SQLSTATEs: no such table, column, schema."""
 
-def reasons(found: Health) -> Iterator[Reason]:
+
+def reasons(found: Health) -> list[Reason]:
     """Why it is not ok, the gravest first."""
+    return sorted(_reasons(found), key=lambda reason: reason.level is not Level.CRITICAL)
+
+
+def _reasons(found: Health) -> Iterator[Reason]:
     if found.workers == 0:
         yield _no_worker(found)
     due = found.oldest_due
@@ -83,7 +91,7 @@ def database_text(using: str, error: Error) -> str:
     line = " ".join(str(error).split()) or type(error).__name__
     if passes(error):
         return _("The database %(alias)r does not answer: %(error)s") % {"alias": using, "error": line}
-    if isinstance(error, ProgrammingError) or "no such table" in line:
+    if getattr(error.__cause__, "sqlstate", None) in _MISSING or line.startswith(("no such table", "no such column")):
         return _("The tables of durableflow in the database %(alias)r are missing or old, run migrate: %(error)s") % {
             "alias": using,
             "error": line,

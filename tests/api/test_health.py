@@ -6,7 +6,7 @@ from datetime import timedelta
 from unittest import mock
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.utils import timezone
 
 from durableflow.health import probes
@@ -65,6 +65,15 @@ def test_a_database_that_is_away(client_of, monkeypatch) -> None:
     response = client_of("anonymous").get(URL)
     assert (response.status_code, response.json()) == (503, {"status": "critical"})
     assert "does not answer: gone" in client_of("viewer").get(URL).json()["reasons"][0]["text"]
+
+
+def test_a_database_that_is_away_and_somebody_who_has_logged_in(client_of) -> None:
+    """503 too: who it is cannot be told then."""
+    client = client_of("viewer")
+    away = mock.Mock(side_effect=OperationalError("gone"))
+    with mock.patch.object(connection, "cursor", away), mock.patch.object(connection, "ensure_connection", away):
+        response = client.get(URL)
+    assert (response.status_code, response.json()) == (503, {"status": "critical"})
 
 
 def test_the_schema_tells_what_comes(client_of, cluster, order) -> None:

@@ -28,6 +28,11 @@ class StoppedClock:
         clock.move(self.now + parse_duration(duration))
         return self.now
 
+    def go_back(self, duration: Duration) -> datetime:
+        """The clock is set back by ``duration``."""
+        clock.move(self.now - parse_duration(duration))
+        return self.now
+
     def outlast_leases(self) -> datetime:
         """Let so much time pass, with looks at it, that every lease may be taken over (design 4, "Takeover")."""
         WorkflowInstance.objects.filter(lease_token__isnull=False).update(suspect=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
 from unittest import mock
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from durableflow import Step, Workflow, WorkflowEvent, health
@@ -235,6 +236,58 @@ def test_missing_tables_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
         assert WorkflowInstance.objects.count() == 0
     assert codes(found) == [("critical", "database")]
     assert "run migrate" in found.reasons[0].text
+
+
+@pytest.mark.postgresql_only
+def test_a_process_that_asks_again_and_again_finds_the_database_back() -> None:
+    """OPS-07: a connection that broke while nobody used it is made anew; only a database that is away is a finding."""
+    cluster()
+    assert health.check().status == Level.OK
+    with closing(connection.copy()) as killer, killer.cursor() as cursor:
+        cursor.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
+    assert health.check().status == Level.OK
+
+
+@pytest.mark.postgresql_only
+def test_only_missing_tables_are_cured_by_migrate() -> None:
+    """A right that is missing, and a caller's transaction that is broken, are told as they are."""
+    with transaction.atomic():
+        with pytest.raises(ProgrammingError), transaction.atomic():
+            run("default", "SELECT no_such_column FROM durableflow_heartbeat")
+        run("default", "SET LOCAL ROLE pg_monitor")
+        (denied,) = health.check().reasons
+        run("default", "RESET ROLE")
+        transaction.get_connection().needs_rollback = True
+        (broken,) = health.check().reasons
+        transaction.set_rollback(False)
+    assert "permission denied" in denied.text and "migrate" not in denied.text
+    assert "current transaction" in broken.text and "migrate" not in broken.text
+
+
+def test_a_missing_column_is_cured_by_migrate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables of an older release, on either database."""
+    monkeypatch.setattr(probes, "SENT", "(SELECT 1 AS delivered) AS sent")
+    (found,) = health.check().reasons
+    assert "run migrate" in found.text
+
+
+def test_the_gravest_comes_first(row: Any, stopped_clock: Any) -> None:
+    """Whatever it is: a person reads the first line, a log keeps it."""
+    row("waits", status=S.WAITING).send_event("paid", 1)
+    stopped_clock.advance("61 seconds")
+    cluster()
+    row("late", due=11)
+    assert codes(health.check()) == [("critical", "undelivered"), ("warning", "overdue")]
+
+
+def test_a_sign_from_the_future_is_no_sign_of_life(stopped_clock: Any) -> None:
+    """A cluster that died before the host's clock was set back by an hour must not look alive for that hour."""
+    cluster()
+    stopped_clock.go_back("30 seconds")
+    assert health.check().workers == 2, "a live one tells of itself within ten seconds"
+    stopped_clock.go_back("1 second")
+    found = health.check()
+    assert (found.workers, found.status) == (0, Level.WARNING)
 
 
 def test_counts_stop(row: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,16 @@ def test_a_worker_shows_what_it_does() -> None:
     assert table.names() == {1001: 11, 1002: 22}
 
 
+def test_the_last_claim_outlives_the_worker_that_made_it() -> None:
+    """Workers are recycled; the health check and the status go on telling when the last claim was."""
+    table = Table(1)
+    table.take(table.seat(1))
+    table.holds(1)
+    table.leave(0)
+    table.seat(2)
+    assert table.claimed_ago() is not None
+
+
 def test_a_worker_that_executes_an_instance_alone_is_not_idle() -> None:
     """Its main thread waits for tasks, but no drain of its claims anything: that is no standstill, and others are called."""
     table = Table(1)
