@@ -166,8 +166,8 @@ class Broker(ORM):  # type: ignore[misc]
         elif not self._pace.left(due.instance) and (drain := self._hand_out(due)):
             return drain
         tasks: Tasks | None = super().dequeue() if self._room() else None
-        if not tasks:
-            self._wait(due, locked=locked)
+        if not tasks and self._wait(due, locked=locked) and due is not None:
+            return self._hand_out(due)  # a timer's moment is known: nothing has to be asked first
         return tasks or None
 
     def _hand_out(self, due: NextDue) -> Tasks | None:
@@ -210,8 +210,9 @@ class Broker(ORM):  # type: ignore[misc]
             self._sign_at = now + heartbeat.INTERVAL
             heartbeat.beat(self._using, _beat(self._key))
 
-    def _wait(self, due: NextDue | None, *, locked: bool) -> None:
-        """Wait until another look is worth it."""
+    def _wait(self, due: NextDue | None, *, locked: bool) -> bool:
+        """Wait until another look is worth it. True: nothing else has happened until ``due`` is due."""
+        asked = time.monotonic()
         seconds = DELIVERY_AGAIN if locked else LONGEST_WAIT
         signs, every = [_news], NEWS_EVERY
         if due is not None and due.seconds > 0:
@@ -226,6 +227,8 @@ class Broker(ORM):  # type: ignore[misc]
             signs, every = [*signs, self._room], TICK
         if self._listener.wait(seconds, lambda: any(sign() for sign in signs), every):
             self._pace.heard()
+            return False
+        return due is not None and 0 < due.seconds <= time.monotonic() - asked and not _news()
 
     def _wait_out(self, error: Error) -> None:
         now = time.monotonic()
