@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -153,10 +154,8 @@ class Broker(ORM):  # type: ignore[misc]
             expire(self._using, dead)
             TABLE.bury(len(dead))
         self._sign()
-        if self._clock is not None and (edge := self._clock.look(self._using)) is not None:
-            now = timezone.now()
-            # Ordinary tasks that were due; those that somebody works on are locked for longer.
-            self.get_connection().filter(key=self.list_key, lock__gt=now, lock__lte=edge).update(lock=now)
+        if self._clock is not None:
+            self._clock.look(self._using, self._tasks_were_due)
         self._listener.arm()
         locked = deliver(self._using)
         due = next_due(self._using)
@@ -169,6 +168,12 @@ class Broker(ORM):  # type: ignore[misc]
         if not tasks and self._wait(due, locked=locked) and due is not None:
             return self._hand_out(due)  # a timer's moment is known: nothing has to be asked first
         return tasks or None
+
+    def _tasks_were_due(self, edge: datetime) -> None:
+        """The host's clock was set back from ``edge``: ordinary tasks that were due are due. Those that somebody works on
+        are locked for longer."""
+        now = timezone.now()
+        self.get_connection().filter(key=self.list_key, lock__gt=now, lock__lte=edge).update(lock=now)
 
     def _hand_out(self, due: NextDue) -> Tasks | None:
         """A drain, unless one is on its way. Where all workers are busy, their idle threads are called too."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -49,10 +49,12 @@ class WallClock:
         self._late_until = 0.0
         self._mended = False  # it may have been set back while nobody looked
 
-    def look(self, using: str) -> datetime | None:
-        """Notice that the clock was set, say so, and mend what has to be. Gives what the clock showed before, when it has
-        just been set back. Cheap as long as nothing has happened. Raises database errors; the next call then tries
-        again."""
+    def look(self, using: str, also: Callable[[datetime], None]) -> None:
+        """Notice that the clock was set, say so, and mend what has to be. Cheap as long as nothing has happened.
+
+        ``also``: mends what else was due when the clock is seen to have been set back; it gets what the clock showed
+        before. Raises database errors, also those of ``also``; the next call then does all of it again.
+        """
         before, self._ahead = self._ahead, _ahead()
         step, now = self._ahead - before, time.monotonic()
         if abs(step) >= STEP:
@@ -63,12 +65,13 @@ class WallClock:
             self._late_until, self._mended = now + LATE_COMMITS, False
         edge, mended = self._edge, self._mended
         if edge is None and mended:
-            return None
+            return
         mend(using, edge, late=mended)
+        if edge is not None and not mended:
+            also(edge)
         self._mended = True
         if now > self._late_until:
             self._edge = None
-        return None if mended else edge
 
 
 def _ahead() -> float:

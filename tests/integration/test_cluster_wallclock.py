@@ -6,7 +6,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.db import OperationalError
+from django.utils import timezone
+from django_q.conf import Conf
+from django_q.models import OrmQ
+from django_q.signing import SignedPackage
 
+from durableflow.cluster import Broker, broker
+from durableflow.cluster.drains import Drains
 from durableflow.cluster.wallclock import WallClock
 from durableflow.core import clock
 from durableflow.engine.claims import claim
@@ -36,8 +43,8 @@ def wakes_in(row: WorkflowInstance) -> float:
 
 def test_only_what_was_due_becomes_due(ahead: Callable[[timedelta], None]) -> None:
     ahead(HOUR)
-    watch = WallClock()
-    watch.look("default")
+    watch, edges = WallClock(), list[datetime]()
+    watch.look("default", edges.append)
     new, timed, delivered, asleep, resumed = (
         ClusterSteps.create({"log": "/dev/null", "name": "w"}, start_at=timedelta(minutes=n)) for n in (0, 30, 0, 0, 0)
     )
@@ -48,15 +55,17 @@ def test_only_what_was_due_becomes_due(ahead: Callable[[timedelta], None]) -> No
     rows.filter(pk=resumed.pk).update(claim_class=2, created=clock.host_now() - HOUR)
     ahead(timedelta(0))
     assert min(wakes_in(row) for row in (new, delivered, asleep, resumed)) > 3500
-    edge = watch.look("default")
-    assert edge is not None and abs((edge - clock.host_now() - HOUR).total_seconds()) < 60
+    watch.look("default", edges.append)
+    (edge,) = edges
+    assert abs((edge - clock.host_now() - HOUR).total_seconds()) < 60
     assert max(wakes_in(row) for row in (new, delivered, resumed)) <= 0
     assert wakes_in(timed) > 3500, "a start_at is a moment"
     assert wakes_in(asleep) > 7000, "and so is the end of a sleep"
     late = ClusterSteps.create({"log": "/dev/null", "name": "late"})
     rows.filter(pk=late.pk).update(wake_at=clock.host_now() + HOUR / 2, created=clock.host_now() + HOUR / 2)
-    assert watch.look("default") is None
+    watch.look("default", edges.append)
     assert wakes_in(late) <= 0, "created before, committed after"
+    assert edges == [edge], "the rest is done once"
 
 
 def test_no_lease_ends_later_than_it_could_have_been_claimed_for(ahead: Callable[[timedelta], None]) -> None:
@@ -65,16 +74,56 @@ def test_no_lease_ends_later_than_it_could_have_been_claimed_for(ahead: Callable
     assert claim("default")
     ahead(timedelta(0))
     assert wakes_in(row) > 7000
-    assert WallClock().look("default") is None, "nobody has seen the clock being set, but no lease is that long"
-    assert 0 < wakes_in(row) <= 15
+    edges: list[datetime] = []
+    WallClock().look("default", edges.append)
+    assert not edges, "nobody has seen the clock being set"
+    assert 0 < wakes_in(row) <= 15, "but no lease is that long"
+
+
+def test_what_fails_is_done_again(ahead: Callable[[timedelta], None]) -> None:
+    """The database is busy between two of the statements: the next look does not take it for done."""
+    ahead(HOUR)
+    watch, edges = WallClock(), list[datetime]()
+
+    def busy(edge: datetime) -> None:
+        edges.append(edge)
+        raise OperationalError("database is locked")
+
+    watch.look("default", edges.append)
+    ahead(timedelta(0))
+    with pytest.raises(OperationalError):
+        watch.look("default", busy)
+    watch.look("default", edges.append)
+    watch.look("default", edges.append)
+    assert len(edges) == 2 and edges[0] == edges[1]
 
 
 def test_small_corrections_change_nothing(ahead: Callable[[timedelta], None], caplog: pytest.LogCaptureFixture) -> None:
     ahead(timedelta(seconds=1))
-    watch = WallClock()
-    watch.look("default")
+    watch, edges = WallClock(), list[datetime]()
+    watch.look("default", edges.append)
     row = ClusterSteps.create({"log": "/dev/null", "name": "w"})
     ahead(timedelta(0))
-    assert watch.look("default") is None
+    watch.look("default", edges.append)
+    assert not edges
     row.refresh_from_db()
     assert row.wake_at == row.created and not caplog.records
+
+
+def test_ordinary_tasks_that_were_due_are_due(
+    ahead: Callable[[timedelta], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that a worker has in hand is locked beyond the hour, and is not given to a second."""
+    monkeypatch.setattr(broker, "DRAINS", Drains())
+    monkeypatch.setattr(broker, "LONGEST_WAIT", 0.0)
+    monkeypatch.setattr(Conf, "POLL", Conf.POLL)
+    tick = Broker("durableflow")
+    ahead(HOUR)
+    tick.dequeue()
+    begun, queued = (OrmQ.objects.get(pk=tick.enqueue(SignedPackage.dumps({"id": name}))) for name in ("a", "b"))
+    OrmQ.objects.filter(pk=begun.pk).update(lock=timezone.now() + HOUR + timedelta(seconds=60))
+    OrmQ.objects.filter(pk=queued.pk).update(lock=timezone.now() + HOUR / 2)
+    ahead(timedelta(0))
+    tasks = tick.dequeue() or []
+    tick._listener.close()
+    assert [pk for pk, _package in tasks] == [queued.pk]
