@@ -10,7 +10,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from durableflow.engine import held, slots
-from durableflow.engine.lease import Claim, Lease
+from durableflow.engine.lease import Claim, Lease, told_of_stop
 from durableflow.engine.sql import moment
 from durableflow.engine.taking import Found, by_class, by_pk, oldest, take
 from durableflow.engine.verdicts import LIMIT, TAKE
@@ -94,7 +94,9 @@ def _claims(using: str, rows: Sequence[tuple[Any, ...]], before: float) -> list[
 
 def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
-    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, token, lost_token, now) = row[10:]
+    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, token, lost_token, lost_owner, now) = row[
+        10:
+    ]
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:
         raise RuntimeError(f"{workflow}/{instance_id} has no creation time.")
@@ -116,4 +118,5 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
         give_backs=give_backs,
         now=now_at,
         lost_token=lost_token,
+        by_stop=lost_token is not None and told_of_stop(lost_owner),
     )

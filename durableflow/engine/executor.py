@@ -167,7 +167,10 @@ def _refusal(claim: Claim, cls: type[Any] | None) -> str:
     if claim.interruptions >= MAX_INTERRUPTIONS:
         return f"Its worker was lost {claim.interruptions} times in a row without progress. See what kills the process, then resume."
     if claim.give_backs >= MAX_GIVE_BACKS:
-        return f"It was given back {claim.give_backs} times in a row without progress. See what ends the process, then resume."
+        return (
+            f"It was given back, or cut off by a stop, {claim.give_backs} times in a row without progress. "
+            "See what ends the process, then resume."
+        )
     return ""
 
 

@@ -111,16 +111,17 @@ def hand_back(claim: Claim, *, uncharged: bool = True, delay: float = 0.0, count
     lost worker was in, if there was one, is still to be charged, by whoever takes over next. ``count``: this may not go on
     for ever."""
     if uncharged and claim.lost_token is not None:
-        _restore(claim.lease, claim.lost_token, delay, count)
+        _restore(claim.lease, claim, claim.lost_token, delay, count)
     else:
         endings.give_back(claim.lease, timedelta(seconds=delay), count=count)
     dispatch.hint(claim.lease.using)
 
 
 @patient
-def _restore(lease: Lease, lost_token: int, delay: float, count: bool) -> None:
-    """Undo a takeover: the row is an expired lease again, for somebody else to take over."""
+def _restore(lease: Lease, claim: Claim, lost_token: int, delay: float, count: bool) -> None:
+    """Undo a takeover: the row is an expired lease again, for somebody else to take over, with the counts that it had."""
     values: list[float | str]
+    interruptions, give_backs = (0, -1) if claim.by_stop else (-1, 0)
     if is_postgres(lease.using):
         now, values = f"{clock.postgres('clock')} + make_interval(secs => %s)", [delay]
     else:
@@ -128,9 +129,17 @@ def _restore(lease: Lease, lost_token: int, delay: float, count: bool) -> None:
     rows = run(
         lease.using,
         f"""UPDATE {INSTANCE} SET lease_token = %s, owner = %s, suspect = true, wake_at = {now},
-                interruptions = interruptions - 1, give_backs = give_backs + %s
+                interruptions = interruptions + %s, give_backs = give_backs + %s
             WHERE id = %s AND lease_token = %s RETURNING id""",
-        [lost_token, owner(), *values, int(count), lease.pk, lease.token],
+        [
+            lost_token,
+            -owner() if claim.by_stop else owner(),
+            *values,
+            interruptions,
+            give_backs + count,
+            lease.pk,
+            lease.token,
+        ],
     )
     if not rows:
         raise LeaseLost(lease.label)

@@ -38,11 +38,21 @@ def be(number: int) -> None:
     _owner = (os.getpid(), number)
 
 
+def told_of_stop(name: int | None) -> bool:
+    """Whether the owner of a lease, as it stands in its row, had been asked to stop: then nobody has killed it.
+
+    Its renewals write the name with a minus from then on, so that whatever ends the process, its supervisor or a
+    container's, is known as the stop (design 6, "Interruptions"). A process that dies before has said nothing.
+    """
+    return name is not None and name < 0
+
+
 @dataclass
 class Lease:
     """One claim. ``renewed``: the monotonic clock before the claim or the last renewal was sent, so never later than the
-    database counted from; ``lost`` is set by the renewal when somebody else owns the instance; ``slot``: the concurrency
-    key whose slot the instance holds as long as the lease lasts, '' for none."""
+    database counted from; ``lost`` is set by the renewal when somebody else owns the instance, ``told`` when it has written
+    that this process was asked to stop; ``slot``: the concurrency key whose slot the instance holds as long as the lease
+    lasts, '' for none."""
 
     using: str
     pk: int
@@ -50,6 +60,7 @@ class Lease:
     label: str
     renewed: float
     lost: bool = False
+    told: bool = False
     slot: str = ""
 
     def require(self) -> None:
@@ -64,7 +75,8 @@ class Claim:
     """A claimed instance: all that an execution needs to begin.
 
     ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else
-    None. ``uncharged``: whether the attempt that was lost with it is still to be charged.
+    None; ``by_stop``: its owner had been asked to stop. ``uncharged``: whether the attempt that was lost with it is still
+    to be charged.
     """
 
     lease: Lease
@@ -83,6 +95,7 @@ class Claim:
     give_backs: int
     now: datetime
     lost_token: int | None
+    by_stop: bool = False
     uncharged: bool = True
     _taken: float = field(default_factory=time.monotonic)
 

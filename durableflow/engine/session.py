@@ -165,7 +165,7 @@ class Session:
     @property
     def interrupted(self) -> bool:
         """Whether workers were lost since the last checkpoint: then a start mark comes before each body (design 6)."""
-        return self.shaken and self.claim.interruptions > 0
+        return self.shaken and (self.claim.interruptions > 0 or self.claim.lost_token is not None)
 
     def atomically(self, attempt: Callable[[], str], record: Record, *, again: bool) -> str:
         """Run an attempt with its checkpoint in one transaction."""

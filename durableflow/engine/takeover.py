@@ -22,7 +22,7 @@ def expire(using: str, owners: Iterable[int]) -> int:
     their death, so there is no second look. A row that a transaction holds for longer than a second is left to the end
     of its lease. One short transaction of its own per try.
     """
-    names = sorted(set(owners))
+    names = sorted({sign * name for name in owners for sign in (1, -1)})  # with a minus: ``lease.told_of_stop``
     if not names:
         return 0
     expired, end = 0, time.monotonic() + PATIENCE

@@ -31,17 +31,19 @@ from durableflow.engine.verdicts import (
 )
 from durableflow.models.instance_fields import CLAIM_CLASSES
 
-_NEAR_SQLITE: Final = "id, lease_token, workflow, concurrency_key"
+_NEAR_SQLITE: Final = "id, lease_token, owner, workflow, concurrency_key"
 _COLUMNS: Final = (
     "id, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at, created_by_id, "
     "code_version, interruptions, give_backs, holds_slot, concurrency_key"
 )
 IS_HELD: Final = f"hold IN ({', '.join(repr(reason) for reason in sorted(HELD))})"
-# What was held has waited for nothing but this claim: its give-backs are over.
+# What was held has waited for nothing but this claim: its give-backs are over. A lease of a process that was asked to stop
+# (``lease.told_of_stop``) is no worker lost, but one more of those things that may not go on for ever.
 _SET: Final = (
     "status = 'running', claim_class = 2 * priority, woken = {false}, suspect = {false}, hold = '', execution = execution + 1, "
-    f"give_backs = CASE WHEN {IS_HELD} THEN 0 ELSE give_backs END, "
-    "interruptions = interruptions + CASE WHEN {row}lease_token IS NULL THEN 0 ELSE 1 END"
+    f"give_backs = CASE WHEN {IS_HELD} THEN 0 ELSE give_backs END"
+    " + CASE WHEN {row}lease_token IS NOT NULL AND {row}owner < 0 THEN 1 ELSE 0 END, "
+    "interruptions = interruptions + CASE WHEN {row}lease_token IS NULL OR {row}owner < 0 THEN 0 ELSE 1 END"
 )
 SUSPECT_SHARE: Final = 3
 _FREE_OR_SUSPECT: Final = "(lease_token IS NULL OR suspect)"
@@ -137,7 +139,7 @@ def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
         ""
         if shape.one
         else f"""due AS (
-            SELECT id, lease_token, row_number() OVER () AS place FROM near WHERE verdict = '{TAKE}' LIMIT %s::bigint),"""
+            SELECT id, lease_token, owner, row_number() OVER () AS place FROM near WHERE verdict = '{TAKE}' LIMIT %s::bigint),"""
     )
     return f"""
         WITH near AS MATERIALIZED ({_near_postgres(found, rules, compared, None if shape.one else "%s::bigint")}),{chosen}
@@ -145,7 +147,8 @@ def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
             UPDATE {INSTANCE} AS i SET {slot}{_SET.format(false="false", row="i.")}, lease_token = %s::bigint + i.id,
                 owner = %s::bigint, wake_at = {now} + make_interval(secs => %s::float8), started = COALESCE(i.started, {now})
             FROM {due}
-            RETURNING {columns}, i.lease_token AS token, {first}.lease_token AS lost_token, {now} AS taken_at, {place} AS place
+            RETURNING {columns}, i.lease_token AS token, {first}.lease_token AS lost_token, {first}.owner AS lost_owner,
+                {now} AS taken_at, {place} AS place
         ), told AS (
             INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
             SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE execution = 1
@@ -169,7 +172,7 @@ def _aside_postgres(now: str) -> str:
 def _near_postgres(found: Found, rules: Known, compared: str, window: str | None) -> str:
     # NO KEY UPDATE: a business transaction that has checked a foreign key to the row must not hide it. The probe compares with
     # statement_timestamp(), because a volatile function cannot use the index.
-    columns = f"id, lease_token, workflow, concurrency_key, {_verdict(found, rules)} AS verdict"
+    columns = f"id, lease_token, owner, workflow, concurrency_key, {_verdict(found, rules)} AS verdict"
     limit = "1" if window is None else window
     if found.classes:
         order = "ORDER BY x.wake_at " if found.oldest else ""
@@ -211,14 +214,14 @@ def take_sqlite(using: str, found: Found, wanted: int, window: int) -> list[Row]
     result: list[Row] = []
     with raw_transaction(using):
         moment = clock.host_now()
-        for pk, lost_token, workflow, key, what, give_backs in due_sqlite(
+        for pk, lost_token, lost_owner, workflow, key, what, give_backs in due_sqlite(
             using, found, window, clock.sqlite_text(moment), classes
         ):
             values: tuple[Any, ...] = ()
             if what == TAKE:
                 if wanted:
                     wanted -= 1
-                    values = _take_one_sqlite(using, pk, lost_token, found.slot, moment)
+                    values = _take_one_sqlite(using, pk, (lost_token, lost_owner), found.slot, moment)
             elif what == SUSPECT:
                 text = clock.sqlite_text(moment + timedelta(seconds=get_settings().LEASE / SUSPECT_SHARE))
                 run(using, f"UPDATE {INSTANCE} SET suspect = 1, wake_at = %s WHERE id = %s", [text, pk])
@@ -241,14 +244,16 @@ _PLAIN_SQLITE: Final = _TAKE_SQLITE % ""
 _SLOT_SQLITE: Final = _TAKE_SQLITE % "holds_slot = 1, concurrency_key = %s, "
 
 
-def _take_one_sqlite(using: str, pk: int, lost_token: int | None, slot: str, now: datetime) -> tuple[Any, ...]:
+def _take_one_sqlite(
+    using: str, pk: int, lost: tuple[int | None, int | None], slot: str, now: datetime
+) -> tuple[Any, ...]:
     text, end = clock.sqlite_text(now), clock.sqlite_text(now + timedelta(seconds=get_settings().LEASE))
     token = new_token()
     params = [token, owner(), end, text, pk]
     (row,) = run(using, _SLOT_SQLITE, [slot, *params]) if slot else run(using, _PLAIN_SQLITE, params)
     if row[4] == 1:
         run(using, _TELL_SQLITE, [pk, row[3], text])
-    return (*row, token, lost_token, text)
+    return (*row, token, *lost, text)
 
 
 _DUE_CLASSES_SQLITE: Final = "SELECT " + ", ".join(

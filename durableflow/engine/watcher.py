@@ -273,6 +273,9 @@ class Watcher:
         now = time.monotonic()
         if self._stop_at is None:
             self._stop_at = now + get_settings().SHUTDOWN_GRACE
+            self._beat = now  # the leases are to tell of it before anything ends this process
+        elif not reason and not all(lease.told for lease in list(self._held.values())):
+            self._beat = min(self._beat, now + RETRY)
         if not replacement.may_exit():
             return
         if reason and not self.held():

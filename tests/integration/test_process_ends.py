@@ -61,7 +61,7 @@ def test_a_main_thread_that_swallows_its_timeout() -> None:
     instance = Hanging.create(0.2)
     with child("tests.integration.test_process_ends:work", "stuck") as process:
         out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == replacement.STUCK, (out, err)
+    assert process.returncode == replacement.STUCK == 70, (out, err)
     assert out == "in the body\n" and "main thread does not leave step 'hang-1'" in err
     instance.refresh_from_db()
     assert (instance.status, instance.interruptions) == (S.WAITING, 0)
@@ -74,10 +74,10 @@ def test_a_body_that_outlasts_the_grace() -> None:
     instance = Hanging.create(PATIENCE)
     with child("tests.integration.test_process_ends:work", "stop") as process:
         out, err = process.communicate(timeout=PATIENCE)
-    assert process.returncode == replacement.OUTLASTED, (out, err)
+    assert process.returncode == replacement.OUTLASTED == 71, (out, err)
     assert out == "in the body\n" and instance.label in err
     instance.refresh_from_db()
-    assert instance.status == S.RUNNING
+    assert instance.status == S.RUNNING and instance.owner is not None and instance.owner < 0, "it has told of the stop"
     WorkflowInstance.objects.update(wake_at=instance.created, suspect=True)
     eventually(lambda: drained(instance).status == S.COMPLETE)
     assert (instance.output, instance.steps.get().attempts) == ("done", 2)
