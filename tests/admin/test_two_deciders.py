@@ -23,7 +23,7 @@ def at_once(*calls):
 
     def run(position, call) -> None:
         try:
-            barrier.wait(10)
+            barrier.wait(60)
             results[position] = call()
         except BaseException as error:
             results[position] = error

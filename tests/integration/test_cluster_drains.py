@@ -11,6 +11,7 @@ from django.db import OperationalError, ProgrammingError, connections
 from durableflow.cluster import drains as module
 from durableflow.cluster import tasks
 from durableflow.cluster.drains import Drains, Pace
+from tests.support.logs import logged
 
 
 class Clock:
@@ -140,7 +141,7 @@ def test_an_outage_ends_a_drain_quietly(monkeypatch: pytest.MonkeyPatch, caplog:
     monkeypatch.setattr(connections, "close_all", lambda: closed.append(True))
     monkeypatch.setattr(tasks, "drain", away)
     tasks.run_due()
-    [record] = caplog.records
+    [record] = logged(caplog)
     assert "the connection is closed" in record.getMessage() and closed
 
 

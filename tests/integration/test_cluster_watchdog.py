@@ -11,7 +11,7 @@ from django.utils import timezone
 from durableflow.cluster import watchdog
 from durableflow.cluster.watchdog import OVERDUE, claimable_since, observe
 from durableflow.models import WorkflowInstance
-from tests.integration.test_cluster_broker import after
+from tests.support.concurrency import Task
 from tests.workflows.cluster_samples import ClusterSteps
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ def test_a_row_that_a_transaction_holds_is_nobodys_fault() -> None:
     seen: list[float] = []
     with transaction.atomic():
         WorkflowInstance.objects.select_for_update().get(pk=row.pk)
-        after(0, lambda: seen.append(claimable_since("default"))).join()
+        Task(lambda: seen.append(claimable_since("default"))).result()
     assert seen == [0.0]
     assert claimable_since("default") > OVERDUE
 
@@ -48,7 +48,7 @@ def test_a_write_lock_that_somebody_holds_is_nobodys_fault(monkeypatch: pytest.M
     seen: list[float | None] = []
     with transaction.atomic():
         WorkflowInstance.objects.update(give_backs=0)
-        after(0, lambda: seen.append(observe("default").overdue)).join()
+        Task(lambda: seen.append(observe("default").overdue)).result()
     assert seen == [None]
     observed = observe("default").overdue
     assert observed is not None and observed > OVERDUE

@@ -12,7 +12,6 @@ import pytest
 from django.db import OperationalError, connection
 
 from durableflow import Priority, Step, Workflow, WorkflowEvent, drain
-from durableflow.core.transactions import write_transaction
 from durableflow.engine import claims as claims_module
 from durableflow.engine import renewal, taking, watcher
 from durableflow.engine.claims import claim
@@ -22,7 +21,7 @@ from durableflow.engine.renewal import renew
 from durableflow.models import HistoryEntry, SentEvent, StepRecord, WorkflowInstance
 from tests.integration import con_flows
 from tests.integration.con_flows import expire_leases, quick, state
-from tests.support.concurrency import Gate, Task, child, eventually, finish, together
+from tests.support.concurrency import Gate, Task, child, eventually, finish, held, together
 from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -243,23 +242,13 @@ def test_a_row_that_somebody_holds_is_not_lost() -> None:
     for _ in range(2):
         quick().create()
     leases = [claim("default")[0].lease for _ in range(2)]
-    held = Gate()
-
-    def hold() -> None:
-        with write_transaction("default"):
-            WorkflowInstance.objects.select_for_update().get(pk=leases[0].pk)
-            held.stop_here()
-
-    holder = Task(hold)
-    held.wait_until_reached()
-    for lease in leases:
-        lease.renewed -= 5
-    before = [lease.renewed for lease in leases]
-    renew(leases)
-    assert [lease.lost for lease in leases] == [False, False]
-    assert leases[0].renewed == before[0] and leases[1].renewed > before[1]
-    held.open()
-    holder.result()
+    with held(WorkflowInstance.objects.get(pk=leases[0].pk)):
+        for lease in leases:
+            lease.renewed -= 5
+        before = [lease.renewed for lease in leases]
+        renew(leases)
+        assert [lease.lost for lease in leases] == [False, False]
+        assert leases[0].renewed == before[0] and leases[1].renewed > before[1]
     renew(leases)
     assert leases[0].renewed > before[0]
 

@@ -16,7 +16,7 @@ from durableflow.engine.executor import execute
 from durableflow.models import WorkflowInstance
 from tests.integration.con_flows import expire_leases
 from tests.integration.fence_flows import At, blocked, one_step, state
-from tests.support.concurrency import Gate, Task, eventually
+from tests.support.concurrency import Gate, Task, eventually, held
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Status = WorkflowInstance.Status
@@ -93,19 +93,9 @@ def test_a_claim_skips_a_row_that_somebody_holds() -> None:
     if connection.vendor != "postgresql":
         pytest.skip("SQLite has no row locks")
     rows = [one_step().create() for _ in range(3)]
-    held = Gate()
-
-    def hold() -> None:
-        with transaction.atomic():
-            WorkflowInstance.objects.select_for_update().get(pk=rows[0].pk)
-            held.stop_here()
-
-    holder = Task(hold)
-    held.wait_until_reached()
-    drain()
-    assert [state(row)[0] for row in rows] == [Status.QUEUED, Status.COMPLETE, Status.COMPLETE]
-    held.open()
-    holder.result()
+    with held(rows[0]):
+        drain()
+        assert [state(row)[0] for row in rows] == [Status.QUEUED, Status.COMPLETE, Status.COMPLETE]
     drain()
     assert state(rows[0])[0] == Status.COMPLETE
 
@@ -114,19 +104,9 @@ def test_a_claim_skips_a_row_that_somebody_holds() -> None:
 def test_a_foreign_key_that_an_open_transaction_checks_blocks_nobody() -> None:
     """Business rows point to instances: their KEY SHARE lock must neither hide the row from the claim nor stop the writes."""
     row = one_step().create()
-    held = Gate()
-
-    def refer() -> None:
-        with transaction.atomic(), connection.cursor() as cursor:
-            cursor.execute("SELECT 1 FROM durableflow_workflowinstance WHERE id = %s FOR KEY SHARE", [row.pk])
-            held.stop_here()
-
-    holder = Task(refer)
-    held.wait_until_reached()
-    drain()
-    assert state(row) == (Status.COMPLETE, "done")
-    held.open()
-    holder.result()
+    with held(row, lock="FOR KEY SHARE"):
+        drain()
+        assert state(row) == (Status.COMPLETE, "done")
 
 
 def test_bodies_start_on_a_fresh_lease_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,8 @@ def test_late_error_after_the_interruption_is_a_timeout() -> None:
         except BaseException:
             raise ValueError("cleaning up failed") from None
 
-    instance = drained(catching_timeouts(body, retries=0, timeout=0.05).create())
+    # So late that the body has entered its ``try``, on a busy machine too.
+    instance = drained(catching_timeouts(body, retries=0, timeout=0.5).create())
     assert (instance.status, instance.output[0]) == (S.COMPLETE, "timed out")
     error = instance.steps.get().error
     assert error is not None and "cleaning up failed" in error["traceback"]

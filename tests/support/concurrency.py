@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from django.db import connections
+from django.db import connection, connections, transaction
+from django.db.models import Model
 
 from tests.support.database import child_environment
 
@@ -93,6 +94,28 @@ class Gate:
     def open(self) -> None:
         """In the test: let it go on."""
         self._open.set()
+
+
+@contextmanager
+def held(*rows: Model, lock: str = "FOR UPDATE") -> Iterator[None]:
+    """Somebody's transaction, on a connection of its own, has locked these rows while the block runs (PostgreSQL)."""
+    gate = Gate()
+
+    def hold() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            for row in rows:
+                meta = row._meta
+                cursor.execute(f"SELECT 1 FROM {meta.db_table} WHERE {meta.pk.column} = %s {lock}", [row.pk])
+            gate.stop_here()
+
+    holder = Task(hold)
+    gate.wait_until_reached()
+    try:
+        yield
+    finally:
+        gate.open()
+        holder.join()
+    holder.result()
 
 
 @contextmanager

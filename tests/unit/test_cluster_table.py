@@ -12,6 +12,7 @@ from durableflow.cluster.children import ended, gone
 from durableflow.cluster.drains import Drains
 from durableflow.cluster.status import LiveLine, line
 from durableflow.cluster.table import DEAD, Table
+from tests.support.logs import levels
 
 
 def test_a_worker_shows_what_it_does() -> None:
@@ -99,7 +100,7 @@ def test_in_a_stop_nobody_is_missed(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     drains.stop()
     table.executed(1)
     log.show()
-    assert [record.levelname for record in caplog.records] == ["WARNING"], "a stop is no trouble"
+    assert levels(caplog) == ["WARNING"], "a stop is no trouble"
     assert line(table) == "1 worker, none busy · 1 execution · stopping"
 
 
