@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -201,15 +202,20 @@ def test_broken_connections_are_replaced(tmp_path: Path, log: str, lines: Callab
 def test_a_lost_hint_costs_one_look(
     tmp_path: Path, log: str, monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[str]]
 ) -> None:
-    """CON-04: whoever commits dies before the hint: created, told and sleeping instances start all the same, once each."""
+    """CON-04: whoever commits dies before the hint: created, told, sleeping and resumed instances start all the same, once
+    each."""
     monkeypatch.setattr(dispatch, "_listeners", [])
+    resumed = ClusterSteps.create({"log": log, "name": "resumed"})
+    WorkflowInstance.objects.filter(pk=resumed.pk).update(status=S.PAUSED, blocked="why", wake_at=None)
     with cluster(tmp_path / "log"):
         waiting = ClusterWait.create({"log": log, "name": "wait"})
         napping = ClusterNap.create({"log": log, "name": "nap", "seconds": 1})
         until(lambda: WorkflowInstance.objects.filter(pk=waiting.pk, status=S.WAITING).exists(), "it waits")
         waiting.send_event("go", 1)
-        until(lambda: complete(waiting, napping), "both complete")
-    assert sorted(lines()) == ["nap after", "nap before", "wait got 1"]
+        WorkflowInstance.objects.get(pk=resumed.pk).resume()
+        until(lambda: complete(waiting, napping, resumed), "all complete")
+    assert sorted(line for line in lines() if "resumed" not in line) == ["nap after", "nap before", "wait got 1"]
+    assert max(Counter(lines()).values()) == 1
 
 
 def test_killed_idle_processes_do_not_wedge_the_cluster(tmp_path: Path, log: str) -> None:

@@ -53,7 +53,7 @@ def test_four_processes_drain_at_once(tmp_path: Path) -> None:
 
 def test_one_claim_wins(tmp_path: Path) -> None:
     """CON-01: the losers return quietly, without an error and without a row."""
-    for _ in range(25):
+    for _ in range(100):
         row = quick().create()
         tasks = together(*[lambda: claim("default")] * 4)
         taken = [claimed for task in tasks for claimed in task.result()]

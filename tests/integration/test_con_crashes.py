@@ -83,7 +83,7 @@ def test_ids_are_the_callers_idempotency_keys() -> None:
 @pytest.mark.parametrize("mode", [None, "DEFERRED", "IMMEDIATE"])
 def test_parallel_writers_on_sqlite(tmp_path: Path, mode: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-10: no lock error reaches a step or a caller, each body runs once; also in Django's default transaction mode."""
-    instances, each = 40, 5
+    instances, each = 200, 5
     ledger = Ledger(tmp_path / "bodies")
     monkeypatch.setitem(connection.settings_dict["OPTIONS"], "transaction_mode", mode)
     connections.close_all()
