@@ -36,7 +36,7 @@ import base64
 import json
 import re
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, Flag
 from typing import Any, cast
@@ -75,6 +75,14 @@ def dumps(value: Any, *, what: str = "value", max_bytes: int | None = None) -> s
         if size > max_bytes:
             raise LimitExceeded.of(what, size, max_bytes, hint="Store a reference (a key, a file name) instead.")
     return text
+
+
+def attempt(number: int, started: datetime) -> str:
+    """The same text as ``dumps({"attempt": number, "started": started})``, made in a fifth of the time: each checkpoint
+    writes one."""
+    if started.tzinfo is not UTC:
+        return dumps({"attempt": number, "started": started})
+    return f'{{"attempt":{number},"started":{{"{TAG}":"datetime","v":"{started.isoformat(timespec="microseconds")}"}}}}'
 
 
 def loads(text: str) -> Any:

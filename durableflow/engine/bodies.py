@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.authoring.context import Lazy, step_context
-from durableflow.core import atomicity
+from durableflow.core import atomicity, codec
 from durableflow.core.exceptions import WorkerLost
 from durableflow.engine import abandonment, endings, replacement, shutdown, watcher
 from durableflow.engine.atomic import NotWritten
@@ -105,7 +105,7 @@ class BodyRun(StepRun):
         finally:
             watcher.unwatch(attempt)
         self.record.status, self.record.output, self.record.error = COMPLETE, text, None
-        entry = Entry("step_completed", {"attempt": attempt.number, "started": self._started})
+        entry = Entry("step_completed", text=codec.attempt(attempt.number, self._started))
         try:
             self.write(self._started, entry, unshaken=self.session.shaken)
         except (OperationalError, InterfaceError) as error:

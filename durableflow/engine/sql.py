@@ -8,7 +8,7 @@ everything.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -18,6 +18,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow.core import clock
 from durableflow.core.conf import get_settings
+from durableflow.engine import prepared
 from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord, WorkflowInstance
 
 INSTANCE = WorkflowInstance._meta.db_table
@@ -35,28 +36,46 @@ _LARGE: Final = 100  # rows
 Rows = list[tuple[Any, ...]]
 
 
-def run(using: str, sql: str, params: Sequence[Any] = ()) -> Rows:
+def run(using: str, sql: str, params: Sequence[Any] = (), *, bare: bool = False) -> Rows:
     """Execute one statement with ``%s`` marks and return its rows ([] if it gives none). Raises ``django.db``
-    errors."""
-    connection = connections[using]
-    connection.ensure_connection()
-    if connection.needs_rollback:
-        connection.validate_no_broken_transaction()
+    errors.
+
+    ``bare``: on PostgreSQL past the driver's cursor, where that can be. The columns are the server's text then, and
+    ``params`` must be texts without NUL.
+    """
+    connection = _usable(using)
     if connection.queries_logged or connection.execute_wrappers:
         return _django(connection, sql, params)
     if connection.vendor == "sqlite":
         return _sqlite(connection, sql, params)
     if not get_settings().PREPARE:
         return _django(connection, sql, params)
+    return _planned(_bare if bare and prepared.ready(connection.connection) else _postgres, connection, sql, params)
+
+
+def _usable(using: str) -> BaseDatabaseWrapper:
+    connection = connections[using]
+    connection.ensure_connection()
+    if connection.needs_rollback:
+        connection.validate_no_broken_transaction()
+    return connection
+
+
+def _planned(
+    execute: Callable[[BaseDatabaseWrapper, str, Sequence[Any]], Rows],
+    connection: BaseDatabaseWrapper,
+    sql: str,
+    params: Sequence[Any],
+) -> Rows:
     try:
-        return _postgres(connection, sql, params)
+        return execute(connection, sql, params)
     except NotSupportedError:
         # "cached plan must not change result type": a migration ran under us. A new connection has no stale plans.
         if connection.in_atomic_block:
             raise
         connection.close()
         connection.ensure_connection()
-        return _postgres(connection, sql, params)
+        return execute(connection, sql, params)
 
 
 def _django(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> Rows:
@@ -85,6 +104,13 @@ def _postgres(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) 
     if len(rows) > _LARGE:
         del raw.durableflow_cursor  # it would keep the result until its next use
     return rows
+
+
+def _bare(connection: BaseDatabaseWrapper, sql: str, params: Sequence[Any]) -> Rows:
+    raw: Any = connection.connection
+    with connection.wrap_database_errors:
+        prepared.ready(raw)  # a new connection's books are begun
+        return prepared.execute(raw, sql, params)
 
 
 @lru_cache(maxsize=1)
@@ -138,6 +164,7 @@ def stored(using: str, value: datetime | None) -> Any:
     return value if value is None or is_postgres(using) else clock.sqlite_text(value)
 
 
+@lru_cache(maxsize=16)
 def is_postgres(using: str) -> bool:
     """Whether the tables of ``using`` are on PostgreSQL."""
     return connections[using].vendor == "postgresql"

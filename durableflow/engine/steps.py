@@ -33,10 +33,11 @@ _ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_
 
 @dataclass(slots=True)
 class Entry:
-    """A history entry that goes with a write: its type and data."""
+    """A history entry that goes with a write: its type and data, or the ``text`` that stores the data."""
 
     type: str
     data: Any = None
+    text: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,6 +71,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
             lease.using,
             _postgres_sql(_shape(write), clock.postgres("clock")),
             _postgres_params(lease, write),
+            bare=not write.wakes,
         )
         if not rows:
             raise LeaseLost(lease.label)
@@ -157,7 +159,7 @@ def _postgres_params(lease: Lease, write: StepWrite) -> list[str | None]:
     if write.entries:
         params.append(identity.label)
         for entry in write.entries:
-            params.append(_text(entry.data))
+            params.append(_text(entry))
     return params
 
 
@@ -165,8 +167,8 @@ def _iso(value: datetime | None) -> str | None:
     return None if value is None else value.isoformat()
 
 
-def _text(data: Any) -> str | None:
-    return None if data is None else codec.dumps(data, what="history")
+def _text(entry: Entry) -> str | None:
+    return entry.text if entry.data is None else codec.dumps(entry.data, what="history")
 
 
 def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
@@ -198,7 +200,7 @@ _SQLITE_ENTRY: Final = f"INSERT INTO {HISTORY} ({_ENTRY_COLUMNS}) VALUES (%s, %s
 def _entry_values(lease: Lease, write: StepWrite, entry: Entry, now: datetime) -> list[Any]:
     identity = write.record.identity
     return [
-        lease.pk, write.run_number, entry.type, identity.kind, identity.label, _text(entry.data), clock.sqlite_text(now),
+        lease.pk, write.run_number, entry.type, identity.kind, identity.label, _text(entry), clock.sqlite_text(now),
     ]  # fmt: skip
 
 

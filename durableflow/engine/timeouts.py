@@ -24,6 +24,8 @@ from durableflow.core import atomicity
 
 AGAIN: Final = 1.0
 SOON: Final = 0.001
+# The library's own functions turn each number into an enum and back, which takes longer than the call.
+_handle: Final = getattr(signal.signal, "__wrapped__", signal.signal)
 T = TypeVar("T")
 
 
@@ -66,11 +68,11 @@ class Deadline:
     def _arm(self) -> None:
         if not self._alarm:
             return
-        self._outer = signal.getsignal(signal.SIGALRM)
         left, self._outer_interval = signal.getitimer(signal.ITIMER_REAL)
         self._outer_due = time.monotonic() + left if left else math.inf
+        # An alarm of the other one's that fires from here on does nothing; it is due again at once, by the timer below.
+        self._outer = _handle(signal.SIGALRM, self._fire)
         self._active = True
-        signal.signal(signal.SIGALRM, self._fire)
         self._set(min(self._due, self._outer_due), AGAIN)
 
     def _set(self, due: float, interval: float) -> None:
@@ -98,7 +100,7 @@ class Deadline:
             self.expired = time.monotonic() > self._due
             return
         signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, self._outer if self._outer is not None else signal.SIG_DFL)
+        _handle(signal.SIGALRM, self._outer if self._outer is not None else signal.SIG_DFL)
         if self._outer_due < math.inf:
             self._set(self._outer_due, self._outer_interval)
 

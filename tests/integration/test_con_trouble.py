@@ -32,11 +32,11 @@ def test_one_instances_trouble_is_no_other_ones(
         cursor.execute("UPDATE durableflow_workflowinstance SET params = %s WHERE id = %s", ['{"n": 4', rows[4].pk])
     original, failed = steps.run, []
 
-    def flaky(using: str, sql: str, params: Any = ()) -> Any:
+    def flaky(using: str, sql: str, params: Any = (), **how: Any) -> Any:
         if str(rows[2].pk) in map(str, params) and not failed:
             failed.append(sql)
             raise OperationalError("server closed the connection unexpectedly")
-        return original(using, sql, params)
+        return original(using, sql, params, **how)
 
     monkeypatch.setattr(steps, "run", flaky)
     drain(30)
@@ -111,17 +111,22 @@ def test_an_unreadable_answer_blocks_and_is_kept(kind: str) -> None:
     assert state(row) == (Status.COMPLETE, "fine")
 
 
+def fail(monkeypatch: pytest.MonkeyPatch, row: WorkflowInstance, error: Exception) -> None:
+    """Each execution of that instance ends in the engine's own code with ``error``."""
+    original = executor._execute
+
+    def failing(claimed: Any, interceptor: Any) -> None:
+        if claimed.lease.pk == row.pk:
+            raise error
+        original(claimed, interceptor)
+
+    monkeypatch.setattr(executor, "_execute", failing)
+
+
 def test_an_engine_error_blocks_its_instance_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-07: whatever it is. The others go on, and resume() tries again."""
     rows = [quick().create() for _ in range(3)]
-    original = executor._execute
-
-    def broken(claimed: Any, interceptor: Any) -> None:
-        if claimed.lease.pk == rows[1].pk:
-            raise RuntimeError("a bug of ours")
-        original(claimed, interceptor)
-
-    monkeypatch.setattr(executor, "_execute", broken)
+    fail(monkeypatch, rows[1], RuntimeError("a bug of ours"))
     drain()
     assert [state(row)[0] for row in rows] == [Status.COMPLETE, Status.PAUSED, Status.COMPLETE]
     assert "a bug of ours" in rows[1].blocked
@@ -134,24 +139,14 @@ def test_an_engine_error_blocks_its_instance_alone(monkeypatch: pytest.MonkeyPat
 def test_a_database_error_in_the_engine_needs_no_person(monkeypatch: pytest.MonkeyPatch) -> None:
     """CON-07: "3 in the next sweep", wherever the error comes up; without end it is no outage any more."""
     rows = [quick().create() for _ in range(3)]
-    original = executor._execute
-
-    def flaky(claimed: Any, interceptor: Any) -> None:
-        if claimed.lease.pk == rows[1].pk:
-            raise OperationalError("server closed the connection unexpectedly")
-        original(claimed, interceptor)
-
-    def due_now() -> None:
-        WorkflowInstance.objects.filter(pk=rows[1].pk).update(wake_at=rows[1].created)
-
-    monkeypatch.setattr(executor, "_execute", flaky)
+    fail(monkeypatch, rows[1], OperationalError("server closed the connection unexpectedly"))
     drain(0)
     drain(0)
     drain(0)
     assert [state(row)[0] for row in rows] == [Status.COMPLETE, Status.QUEUED, Status.COMPLETE]
     assert rows[1].blocked == "" and rows[1].give_backs == 1
     monkeypatch.undo()
-    due_now()
+    WorkflowInstance.objects.filter(pk=rows[1].pk).update(wake_at=rows[1].created)
     drain(0)
     assert state(rows[1]) == (Status.COMPLETE, "done")
 

@@ -35,7 +35,7 @@ def _many_waits() -> None:
         for number in range(2000)
     )
     with connection.cursor() as cursor:
-        cursor.execute(f"ANALYZE")
+        cursor.execute("ANALYZE")
 
 
 def _conditions(queryset: Any) -> list[str]:

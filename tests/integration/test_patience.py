@@ -69,8 +69,8 @@ def test_a_statement_of_the_engine_that_fails_ends_no_instance(monkeypatch: pyte
 
     original = steps.run
 
-    def broken(using: str, sql: str, params: Any = ()) -> Any:
-        return original(using, sql.replace("INSERT INTO durableflow_steprecord", "INSERT INTO gone"), params)
+    def broken(using: str, sql: str, params: Any = (), **how: Any) -> Any:
+        return original(using, sql.replace("INSERT INTO durableflow_steprecord", "INSERT INTO gone"), params, **how)
 
     monkeypatch.setattr(steps, "run", broken)
     row = Careless.create()
@@ -124,12 +124,12 @@ def test_an_atomic_step_whose_checkpoint_fails_for_good_is_not_made_again(monkey
     bodies: list[int] = []
     original = steps.run
 
-    def broken(using: str, sql: str, params: Any = ()) -> Any:
+    def broken(using: str, sql: str, params: Any = (), **how: Any) -> Any:
         if "INSERT INTO durableflow_steprecord" in sql.replace('"', ""):
             if len(bodies) > 3:
                 raise SystemExit("again and again")
             raise OperationalError("for good") from psycopg.errors.lookup("57P04")("for good")
-        return original(using, sql, params)
+        return original(using, sql, params, **how)
 
     monkeypatch.setattr(steps, "run", broken)
     row = Careful.create()

@@ -240,4 +240,4 @@ def test_atomic_step_is_exactly_once_over_a_crash(stopped_clock: StoppedClock) -
 
     instance = Atomic.create()
     run_dying(instance, stopped_clock, Crash("writes", 2, after_body=True))
-    assert (instance.status, instance.output) == (S.COMPLETE, 1)
+    assert (instance.status, instance.output) == (S.COMPLETE, 1), instance.blocked

@@ -202,6 +202,14 @@ def test_any_tree_of_storable_values_comes_back(value: Any) -> None:
     assert codec.dumps(codec.loads(text)) == text
 
 
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=2)), ZoneInfo("Europe/Berlin")])
+@pytest.mark.parametrize("microsecond", [0, 120, 999999])
+def test_the_text_of_an_attempt_is_the_codecs(zone: tzinfo, microsecond: int) -> None:
+    """It is made by hand, for speed."""
+    started = datetime(2026, 11, 30, 9, 8, 7, microsecond, zone)
+    assert codec.attempt(12, started) == codec.dumps({"attempt": 12, "started": started})
+
+
 def test_the_text_is_compact_utf8_and_keeps_the_order_of_keys() -> None:
     assert codec.dumps({"b": "ü", "a": [1, 2.5, None]}) == '{"b":"ü","a":[1,2.5,null]}'
     assert codec.dumps({"b": ("ü",), "a": 1}) == '{"b":{"$df":"tuple","v":["ü"]},"a":1}'
