@@ -84,20 +84,23 @@ class WorkflowAnswer(Answer):
     instances_url = serializers.URLField()
 
 
-class StartedAnswer(Answer):
-    """An instance that was started, or on which a verb was applied."""
+class NamedInstance(Answer):
+    """Base of what is told of an instance: which one it is."""
 
     workflow = serializers.CharField()
     instance_id = serializers.CharField()
+
+
+class StartedAnswer(NamedInstance):
+    """An instance that was started, or on which a verb was applied."""
+
     status = one_of(Status.values)
     url = serializers.URLField()
 
 
-class InstanceRow(Answer):
+class InstanceRow(NamedInstance):
     """An instance in a list."""
 
-    workflow = serializers.CharField()
-    instance_id = serializers.CharField()
     url = serializers.SerializerMethodField()
     status = one_of(Status.values)
     blocked = serializers.SerializerMethodField()

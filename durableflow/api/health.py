@@ -13,7 +13,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from durableflow import health
-from durableflow.api.answers import Answer, one_of
+from durableflow.api.answers import Answer, NamedInstance, one_of
 from durableflow.api.base import ApiView, SignedIn
 from durableflow.api.docs import documented
 from durableflow.core.statuses import HeartbeatKind
@@ -30,19 +30,15 @@ class ReasonAnswer(Answer):
     text = serializers.CharField()
 
 
-class DueAnswer(Answer):
+class DueAnswer(NamedInstance):
     """The instance that has been due for the longest time."""
 
-    workflow = serializers.CharField()
-    instance_id = serializers.CharField()
     seconds = serializers.FloatField()
 
 
-class BlockedAnswer(Answer):
+class BlockedAnswer(NamedInstance):
     """An instance that needs a person."""
 
-    workflow = serializers.CharField()
-    instance_id = serializers.CharField()
     reason = serializers.CharField()
 
 

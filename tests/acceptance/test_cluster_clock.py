@@ -51,14 +51,20 @@ def renewed(row: WorkflowInstance) -> bool:
     return 0 < left <= 3 and not row.suspect
 
 
+def asleep(directory: Path, name: str, seconds: float) -> WorkflowInstance:
+    """An instance that has told that it begins, and sleeps."""
+    nap = ClusterNap.create({"log": str(directory / "nap"), "name": name, "seconds": seconds})
+    until(lambda: WorkflowInstance.objects.filter(pk=nap.pk, status="waiting").exists(), "it sleeps")
+    return nap
+
+
 @pytest.mark.sqlite_only
 def test_set_forward_nothing_is_stolen_or_lost(tmp_path: Path, clock_file: Path, set_host_clock: Set) -> None:
     """Every lease is over at once; the live worker renews it before anybody may take it. A timer is a moment: it is due."""
     held = Held(tmp_path)
-    nap = ClusterNap.create({"log": str(tmp_path / "nap"), "name": "nap", "seconds": HOUR / 2})
     with cluster(tmp_path / "log", durableflow=LEASE, TEST_CLOCK=str(clock_file)) as running:
         held.begun()
-        until(lambda: WorkflowInstance.objects.filter(pk=nap.pk, status="waiting").exists(), "it sleeps")
+        nap = asleep(tmp_path, "nap", HOUR / 2)
         set_host_clock(HOUR)
         until(lambda: complete(nap), "a timer in that hour is due")
         until(lambda: renewed(held.row), "the lease is renewed")
@@ -121,10 +127,9 @@ def test_set_back_a_dead_clusters_work_goes_on(
 def test_postgresql_has_a_clock_of_its_own(tmp_path: Path, clock_file: Path, set_host_clock: Set) -> None:
     """The host jumps an hour forward and two hours back: leases and timers know nothing of it."""
     held = Held(tmp_path)
-    far = ClusterNap.create({"log": str(tmp_path / "nap"), "name": "far", "seconds": HOUR / 2})
     with cluster(tmp_path / "log", durableflow=LEASE, TEST_CLOCK=str(clock_file)) as running:
         held.begun()
-        until(lambda: WorkflowInstance.objects.filter(pk=far.pk, status="waiting").exists(), "it sleeps")
+        far = asleep(tmp_path, "far", HOUR / 2)
         for n, ahead in enumerate((HOUR, -HOUR)):
             set_host_clock(ahead)
             near = ClusterNap.create({"log": str(tmp_path / "nap"), "name": f"near{n}", "seconds": 1})

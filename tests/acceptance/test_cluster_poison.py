@@ -17,20 +17,27 @@ pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
 
 FINISHES = ("complete", "", 1)
+
+
+def twice(error: str) -> tuple[str, str, int]:
+    """Tried, tried again, and failed with that error."""
+    return "errored", error, 2
+
+
 REFUSED = ("errored", "durableflow.CodecError", 1)
 """Status, type of the error, starts of the body."""
 EXPECTED: dict[str, tuple[str, str, int]] = {
     # RET-13: an error of whatever kind is a failed attempt.
-    "exits": ("errored", "SystemExit", 2),
-    "interrupts": ("errored", "KeyboardInterrupt", 2),
-    "closes a generator": ("errored", "GeneratorExit", 2),
-    "memory": ("errored", "MemoryError", 2),
-    "recursion": ("errored", "RecursionError", 2),
-    "unreadable error": ("errored", "tests.workflows.poison_samples.UnreadableError", 2),
-    "demanding error": ("errored", "tests.workflows.poison_samples.DemandingError", 2),
-    "local error": ("errored", "tests.workflows.poison_samples.Local", 2),
-    "error with odd text": ("errored", "ValueError", 2),
-    "error group": ("errored", "ExceptionGroup", 2),
+    "exits": twice("SystemExit"),
+    "interrupts": twice("KeyboardInterrupt"),
+    "closes a generator": twice("GeneratorExit"),
+    "memory": twice("MemoryError"),
+    "recursion": twice("RecursionError"),
+    "unreadable error": twice("tests.workflows.poison_samples.UnreadableError"),
+    "demanding error": twice("tests.workflows.poison_samples.DemandingError"),
+    "local error": twice("tests.workflows.poison_samples.Local"),
+    "error with odd text": twice("ValueError"),
+    "error group": twice("ExceptionGroup"),
     # SER-02: what cannot be stored is not tried again.
     "model": REFUSED,
     "queryset": REFUSED,
@@ -38,8 +45,8 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
     "file": REFUSED,
     "cycle": REFUSED,
     # OPS-08, RET-02: what does not end in time has timed out, however it resists.
-    "swallows": ("errored", "durableflow.StepTimeout", 2),
-    "C code": ("errored", "durableflow.StepTimeout", 2),
+    "swallows": twice("durableflow.StepTimeout"),
+    "C code": twice("durableflow.StepTimeout"),
     # OPS-07, design 6: connections are repaired, what is left open is refused.
     "broken transaction": FINISHES,
     "closed connections": FINISHES,
@@ -50,25 +57,25 @@ EXPECTED: dict[str, tuple[str, str, int]] = {
     "threads": FINISHES,
     "floods": FINISHES,
     "recursion limit": FINISHES,
-    "exhausts memory": ("errored", "MemoryError", 2),
-    "keeps memory": ("errored", "MemoryError", 2),
+    "exhausts memory": twice("MemoryError"),
+    "keeps memory": twice("MemoryError"),
     "child goes on": FINISHES,
     "child exits": FINISHES,
-    "swallows for ever": ("errored", "durableflow.StepTimeout", 2),
-    "C code with the lock for long": ("errored", "durableflow.StepTimeout", 2),
+    "swallows for ever": twice("durableflow.StepTimeout"),
+    "C code with the lock for long": twice("durableflow.StepTimeout"),
     # An instance that its own step stops.
     "deletes": ("gone", "", 1),
     "terminates": ("terminated", "", 1),
     # RET-03: the lost worker is an attempt.
-    "dies": ("errored", "durableflow.WorkerLost", 2),
-    "killed": ("errored", "durableflow.WorkerLost", 2),
-    "crashes": ("errored", "durableflow.WorkerLost", 2),
-    "C code with the lock": ("errored", "durableflow.StepTimeout", 2),
+    "dies": twice("durableflow.WorkerLost"),
+    "killed": twice("durableflow.WorkerLost"),
+    "crashes": twice("durableflow.WorkerLost"),
+    "C code with the lock": twice("durableflow.StepTimeout"),
 }
 OR: dict[str, tuple[str, str, int]] = {
     # Whether a process without memory can still write that depends on what was free.
-    "exhausts memory": ("errored", "durableflow.WorkerLost", 2),
-    "keeps memory": ("errored", "durableflow.WorkerLost", 2),
+    "exhausts memory": twice("durableflow.WorkerLost"),
+    "keeps memory": twice("durableflow.WorkerLost"),
 }
 ENDLESS = ("swallows for ever", "C code with the lock for long")
 HARD = ("dies", "killed", "crashes", "C code with the lock")

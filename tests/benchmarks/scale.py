@@ -23,7 +23,7 @@ FINISHED = 100_000
 PENDING = 100_000
 CLAIMS = 200
 LOOKS = 5
-WORKFLOWS = (Answered, Once, Short, Timed)
+WORKFLOWS: tuple[Any, ...] = (Answered, Once, Short, Timed)
 
 
 def claim_million() -> dict[str, float]:
@@ -59,19 +59,14 @@ def admin_list_million() -> dict[str, Any]:
 def fill() -> None:
     """A million that wait, a hundred thousand that have ended, a hundred thousand open approvals."""
     waiting(MANY)
-    for workflow in WORKFLOWS:
-        row = _template(workflow)
-        bulk.clone(
-            row,
-            FINISHED // len(WORKFLOWS),
-            instance_id=f"'ended-{row.workflow}-' || n",
-            status="CASE WHEN n %% 10 = 0 THEN 'errored' ELSE 'complete' END",
-            wake_at="NULL",
-            started=bulk.moment("-8 * n"),
-            finished=bulk.moment("-7 * n"),
-            created=bulk.moment("-8 * n"),
-        )
-        row.delete()
+    _copies(
+        FINISHED,
+        "ended",
+        status="CASE WHEN n %% 10 = 0 THEN 'errored' ELSE 'complete' END",
+        wake_at="NULL",
+        started=bulk.moment("-8 * n"),
+        finished=bulk.moment("-7 * n"),
+    )
     first = WorkflowInstance.objects.filter(status="waiting", instance_id__endswith=f"-{MANY}-1").earliest("id")
     opened: Any = PendingEvent(
         instance=first, run_number=1, kind="wait_for_approval", name="approve", types=[], count=1
@@ -84,19 +79,14 @@ def fill() -> None:
 
 def waiting(count: int) -> None:
     """``count`` instances of all priorities that wait for moments after the next hour."""
-    for workflow in WORKFLOWS:
-        row = _template(workflow)
-        bulk.clone(
-            row,
-            count // len(WORKFLOWS),
-            instance_id=f"'bulk-{row.workflow}-{count}-' || n",
-            status="'waiting'",
-            priority="n %% 3",
-            claim_class="2 * (n %% 3)",
-            wake_at=bulk.moment("3600 + n"),
-            created=bulk.moment("-8 * n"),
-        )
-        row.delete()
+    _copies(
+        count,
+        "bulk",
+        status="'waiting'",
+        priority="n %% 3",
+        claim_class="2 * (n %% 3)",
+        wake_at=bulk.moment("3600 + n"),
+    )
     bulk.analyze()
 
 
@@ -125,10 +115,19 @@ def pages() -> list[str]:
     return [*(instances + query for query in queries), *(pending + query for query in inbox)]
 
 
-def _template(workflow: Any) -> Any:
-    row = workflow.create({"due": 0} if workflow is Timed else None)
-    row.refresh_from_db()
-    return row
+def _copies(count: int, name: str, **columns: str) -> None:
+    """``count`` instances of all workflows, called ``name-WORKFLOW-COUNT-N``; ``columns``: see ``bulk.clone``."""
+    for workflow in WORKFLOWS:
+        row = workflow.create({"due": 0} if workflow is Timed else None)
+        row.refresh_from_db()
+        bulk.clone(
+            row,
+            count // len(WORKFLOWS),
+            instance_id=f"'{name}-{row.workflow}-{count}-' || n",
+            created=bulk.moment("-8 * n"),
+            **columns,
+        )
+        row.delete()
 
 
 def _claims() -> tuple[float, float]:

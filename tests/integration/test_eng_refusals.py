@@ -113,17 +113,23 @@ def test_refused_body_is_retried_by_an_operator() -> None:
 # ENG-12 -------------------------------------------------------------------------------------------------------------
 
 
-def test_endless_loop_meets_the_limit(settings: Any) -> None:
-    """ENG-12: errored at step 51 with a message naming the limit; sleeps do not count."""
-    settings.DURABLEFLOW = {"LIMITS": {"steps": 50}}
+def endless(nap: float) -> type[Workflow]:
+    """A loop without an end."""
 
     class Endless(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> None:
             while True:
                 step.do("tick", lambda: None)
-                step.sleep("nap", 0)
+                step.sleep("nap", nap)
 
-    instance = drained(Endless.create())
+    return Endless
+
+
+def test_endless_loop_meets_the_limit(settings: Any) -> None:
+    """ENG-12: errored at step 51 with a message naming the limit; sleeps do not count."""
+    settings.DURABLEFLOW = {"LIMITS": {"steps": 50}}
+
+    instance = drained(endless(0).create())
     assert instance.status == S.ERRORED
     assert instance.error is not None
     assert instance.error["type"].endswith("LimitExceeded")
@@ -137,13 +143,7 @@ def test_limit_counts_over_replays(stopped_clock: StoppedClock, settings: Any) -
     """ENG-12: the limit is the run's, not the execution's."""
     settings.DURABLEFLOW = {"LIMITS": {"steps": 5}}
 
-    class Endless(Workflow):
-        def run(self, event: WorkflowEvent, step: Step) -> None:
-            while True:
-                step.do("tick", lambda: None)
-                step.sleep("nap", 1)
-
-    instance = drained(Endless.create())
+    instance = drained(endless(1).create())
     for _ in range(8):
         stopped_clock.advance(1)
         drained(instance)
