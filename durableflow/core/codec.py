@@ -88,7 +88,9 @@ def attempt(number: int, started: datetime) -> str:
 def loads(text: str) -> Any:
     """The value that `dumps` stored as `text`, in fresh objects. Raises `CodecError` for a text that cannot be read."""
     try:
-        return (_TAGGED if TAG in text else _UNTAGGED).decode(text)
+        decoder = _TAGGED if TAG in text else _UNTAGGED
+        value, end = decoder.raw_decode(text)
+        return value if end == len(text) else decoder.decode(text)  # which tells what is wrong
     except RecursionError:
         raise CodecError("A stored value cannot be read: it is nested too deeply.") from None
     except CodecError:

@@ -46,6 +46,7 @@ class Session:
         self.interceptor = interceptor
         # This thread's, looked up once: each durable call asks them what is open.
         self.connections = list(connections.all())
+        self._room = room()  # this process's: nothing that a fork copies goes on with it
         self.instance_id, self.run_number = claim.instance_id, claim.run_number
         self.replay = Replay(
             records,
@@ -192,7 +193,7 @@ class Session:
         """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""
         if shutdown.requested():
             self.replay.unwind(Unwind(GiveBack()))
-        if replacement.wanted() or room().unwanted(self.lease):
+        if replacement.wanted() or self._room.unwanted(self.lease):
             self.replay.unwind(Unwind(GiveBack(stop=False)))
         if self.lease.lost:
             self.replay.unwind(Unwind(Drop(self.lease.label)))

@@ -234,38 +234,15 @@ def _load(lease: Lease, run_number: int) -> list[Record]:
             attempts_before_retry, freed, wake_at, token FROM {STEP} WHERE instance_id = %s AND run_number = %s ORDER BY seq""",
         [lease.pk, run_number],
     )
-    return [_record(*row) for row in rows]
+    # The columns are a Record's fields, in their order: made one by one, ten thousand would take a fifth of the replay.
+    if is_postgres(lease.using):
+        return [Record(Identity(*row[:4]), *row[4:]) for row in rows]
+    return [_record_sqlite(*row) for row in rows]
 
 
-def _record(scope: str, kind: str, name: str, count: int, *row: Any) -> Record:
-    (
-        seq,
-        execution,
-        key_run,
-        status,
-        sensitive,
-        config,
-        output,
-        error,
-        attempts,
-        before_retry,
-        freed,
-        wake_at,
-        token,
-    ) = row
-    return Record(
-        identity=Identity(scope, kind, name, count),
-        seq=seq,
-        execution=execution,
-        key_run=key_run,
-        status=status,
-        sensitive=bool(sensitive),
-        config=config,
-        output=output,
-        error=error,
-        attempts=attempts,
-        attempts_before_retry=before_retry,
-        freed=bool(freed),
-        wake_at=moment(wake_at),
-        token=token,
-    )
+def _record_sqlite(scope: str, kind: str, name: str, count: int, *row: Any) -> Record:
+    """SQLite gives numbers for booleans, and texts for moments."""
+    record = Record(Identity(scope, kind, name, count), *row)
+    record.sensitive, record.freed = bool(record.sensitive), bool(record.freed)
+    record.wake_at = moment(record.wake_at)
+    return record
