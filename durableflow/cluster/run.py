@@ -15,16 +15,17 @@ from threading import Thread
 from types import FrameType
 from typing import Any, Final
 
-from django.db import Error, connections
+from django.db import Error, connections, router
 from django_q.cluster import Cluster as QCluster
 from django_q.conf import Conf
+from django_q.models import OrmQ
 
 from durableflow.cluster import children
 from durableflow.cluster.broker import DRAIN
 from durableflow.cluster.children import Flag
 from durableflow.cluster.drains import DRAINS
 from durableflow.cluster.sentinel import sentinel
-from durableflow.cluster.status import LiveLine, plural, readable_logs
+from durableflow.cluster.status import LiveLine, plural, readable_logs, shows_on, wipe_behind
 from durableflow.cluster.table import TABLE
 from durableflow.cluster.watchdog import Guard
 from durableflow.core.conf import get_settings
@@ -121,7 +122,7 @@ class Cluster(QCluster):  # type: ignore[misc]
                 logger.info("Stopping on %s.", signal.Signals(self._signals[0][1]).name)
             elif self._alarm and self.stop():
                 self._kill_at = time.monotonic() + get_settings().SHUTDOWN_GRACE + ORDERLY
-                _say(f"durableflow_cluster ends, because it stands still: {self._alarm}.")
+                logger.critical("The cluster stands still and is ended: %s.", self._alarm)
             if self._kill_at is not None and time.monotonic() > self._kill_at:
                 self._kill()
             live.show()
@@ -133,17 +134,21 @@ class Cluster(QCluster):  # type: ignore[misc]
 
     def _ended(self) -> int:
         self.sentinel.join()
+        self._bury()  # also of workers whose bodies outlasted the grace, when the pusher was gone
+        if self._alarm:
+            _say(
+                f"The cluster has ended with status {STANDSTILL}, because it stood still: {self._alarm}. "
+                "Nothing is lost; start it again."
+            )
+            return STANDSTILL
         if self.sentinel.exitcode == 0 and self.stopped.is_set():
-            self._bury()  # of workers whose bodies outlasted the grace, when the pusher was gone
-            if not self._alarm:
-                logger.info("Stopped.")
-            return STANDSTILL if self._alarm else 0
+            logger.info("Stopped.")
+            return 0
         _say(
             f"The cluster has died: its sentinel {self.sentinel.pid} ended with "
             f"{children.ended(self.sentinel.exitcode)}. No process of it is left; start it again."
         )
-        self._bury()
-        return STANDSTILL if self._alarm else DIED
+        return DIED
 
     def _end_at_once(self) -> int:
         number = self._signals[-1][1]
@@ -190,8 +195,10 @@ def _expire(dead: list[int], end: float) -> None:
 
 
 def _say(text: str) -> None:
-    """Tell it in the log and on stderr: the log may go elsewhere."""
+    """Tell it in the log, and on stderr where the log goes elsewhere."""
     logger.critical("%s", text)
+    if shows_on(sys.stderr, logger, logging.CRITICAL):
+        return
     with suppress(OSError, ValueError):
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -213,12 +220,18 @@ def run() -> int:
     """Run the configured cluster in this process, and give its exit status; see ``Cluster.run``."""
     logging.getLogger("django-q").addFilter(_QLog())
     readable_logs()
+    wipe_behind(sys.stdout)
     return Cluster().run()
 
 
 def broker_class() -> str | None:
     """``broker_class`` as django-q2 has read it in this process: its settings are fixed at import."""
     return Conf.BROKER_CLASS  # type: ignore[no-any-return]
+
+
+def queue_database() -> str:
+    """Where django-q2 keeps its queue of ordinary tasks."""
+    return Conf.ORM or router.db_for_write(OrmQ)
 
 
 def describe() -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from durableflow.cluster.drains import DRAINS
 from durableflow.cluster.table import TABLE, Table
@@ -80,6 +81,44 @@ class LiveLine:
             self._stream.flush()
         except (OSError, ValueError):
             self._live = False  # the terminal is gone; the cluster is not
+
+
+def shows_on(stream: TextIO, log: logging.Logger, level: int) -> bool:
+    """Whether a line of this level in ``log`` reaches the terminal, pipe or file behind ``stream``."""
+    if not log.isEnabledFor(level):
+        return False
+    handlers = _handlers(log) or [handler for handler in (logging.lastResort,) if handler is not None]
+    return any(level >= handler.level and _same(getattr(handler, "stream", None), stream) for handler in handlers)
+
+
+def _handlers(log: logging.Logger) -> list[logging.Handler]:
+    """The handlers that get a line of this log."""
+    found: list[logging.Handler] = []
+    each: logging.Logger | None = log
+    while each is not None:
+        found += each.handlers
+        each = each.parent if each.propagate else None
+    return found
+
+
+def _same(one: Any, other: TextIO) -> bool:
+    if one is other:
+        return True
+    try:
+        return os.path.sameopenfile(one.fileno(), other.fileno())
+    except (AttributeError, OSError, ValueError):
+        return False  # none, closed, or not of the system
+
+
+def wipe_behind(terminal: TextIO) -> None:
+    """Where lines of a log go to the terminal of the live line: let none of it stand behind a shorter one."""
+    if not terminal.isatty():
+        return
+    for name in ("durableflow.cluster", "django-q"):
+        for handler in _handlers(logging.getLogger(name)):
+            stream = getattr(handler, "stream", None)
+            if isinstance(handler, logging.StreamHandler) and stream is not None and stream.isatty():
+                handler.terminator = "\x1b[K\n"
 
 
 def readable_logs() -> None:

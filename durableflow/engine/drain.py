@@ -25,6 +25,7 @@ from durableflow.models.creation import database
 
 MOST_FAILURES: Final = 5
 _failures: list[str] = []
+SETTLED_EVERY: Final = 0.02  # seconds
 DELIVER_EVERY: Final = 0.01  # seconds; a busy drain need not look at the inbox before each claim
 
 
@@ -60,6 +61,13 @@ def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None, deliv
             if helpers is not None and shutdown.requested():
                 helpers.wait_until_idle(get_settings().SHUTDOWN_GRACE)  # they see the sign as long as it stands
             raise
+
+
+def settle() -> None:
+    """Wait for all that drains of this process have begun: bodies in helper threads, and endings that have met a locked row
+    or a database that is away. Who exits without that leaves them to a takeover when their leases are over."""
+    while held() or (get_settings().THREADS > 1 and not pool().idle()):
+        time.sleep(SETTLED_EVERY)
 
 
 def _count_failure(error: Exception) -> None:

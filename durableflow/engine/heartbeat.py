@@ -34,6 +34,8 @@ KEPT: Final = timedelta(days=1)
 """How long a group that is no longer seen is remembered."""
 SQLITE_PATIENCE: Final = 100
 """Milliseconds for which a sign waits for SQLite's write lock; the next one comes in ten seconds."""
+LAST_TRIES: Final = 5
+"""So often the last sign is tried: no other one follows."""
 SWEEP_EVERY: Final = 360
 """Every so manieth sign of a process, on average, deletes what is no longer remembered: about once an hour."""
 
@@ -168,6 +170,19 @@ def silence() -> None:
     """This process, and what it forks, is spoken for by a cluster's signs: ``sign`` does nothing from now on."""
     global _silent
     _silent = True
+
+
+def leave(using: str, *, workers: int) -> None:
+    """For a process that has drained on its own account and ends in good order: it is no longer counted as live, if it ever
+    told of itself. Signs that come at once behind it are dropped; a later drain tells of itself again. Never raises."""
+    own, now = _own, time.monotonic()
+    with own.lock:
+        if _silent or own.next == float("-inf"):
+            return
+        own.next = now + INTERVAL
+        ago = None if own.claimed is None else now - own.claimed
+        last = Beat(key=own.key, kind="drain", workers=workers, busy=0, claimed_ago=ago, stopping=True)
+        any(beat(using, last) for _ in range(LAST_TRIES))
 
 
 def sign(using: str, *, workers: int, busy: int, claimed: bool = False) -> None:

@@ -110,6 +110,11 @@ class Pool:
         """How many helpers run something."""
         return len(self._running)
 
+    def idle(self) -> bool:
+        """Whether no helper runs anything or is about to."""
+        with self._state:
+            return not (self._running or self._queue)
+
     def wait_until_idle(self, seconds: float) -> None:
         """Wait until no helper runs anything, at most so long."""
         end = time.monotonic() + seconds

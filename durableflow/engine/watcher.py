@@ -7,6 +7,7 @@ which only renews. A process that holds no lease does not wake it.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import os
@@ -53,6 +54,7 @@ class Watcher:
         self._renewing, self._errands = Hand("durableflow-renewal", afresh=True), Hand("durableflow-errands")
         self.lost_thread: Callable[[Attempt], None] = lambda attempt: None
         self.turns: list[Callable[[], None]] = []
+        atexit.register(self._end_parked_at_exit)
         self._thread = threading.Thread(target=self._work, name="durableflow-watcher", daemon=True)
         self._thread.start()
 
@@ -237,6 +239,12 @@ class Watcher:
             parked = self._parked.get(token)
         if parked is not None and self._ends(*parked):
             self._done(parked[0])
+
+    def _end_parked_at_exit(self) -> None:
+        """A program that exits waits for them, if not for longer than a takeover would take."""
+        end = time.monotonic() + get_settings().LEASE
+        while self._parked and self.pid == os.getpid() and time.monotonic() < end:
+            time.sleep(0.02)
 
     def _done(self, lease: Lease) -> None:
         with self._state:

@@ -94,7 +94,7 @@ def _process(row: Heartbeat, now: datetime) -> Process:
     terms = CLUSTER_TERMS if kind is HeartbeatKind.CLUSTER else DRAIN_TERMS
     seen = _ago(row.seen, now)
     # A sign from the future was given before the clock was set back: whoever lives has soon given another.
-    live = not row.stopping and abs((now - row.seen).total_seconds()) <= terms.live
+    fresh = abs((now - row.seen).total_seconds()) <= terms.live
     return Process(
         kind=kind,
         host=row.host,
@@ -103,7 +103,8 @@ def _process(row: Heartbeat, now: datetime) -> Process:
         busy=row.busy,
         version=row.version,
         stopping=row.stopping,
-        live=live,
+        fresh=fresh,
+        live=fresh and not row.stopping,
         started=_ago(row.started, now),
         seen=seen,
         last_claim=None if row.last_claim is None else _ago(row.last_claim, now),

@@ -25,7 +25,7 @@ def reasons(found: Health) -> list[Reason]:
 
 
 def _reasons(found: Health) -> Iterator[Reason]:
-    if found.workers == 0:
+    if found.workers == 0 and not found.between_drains:
         yield _no_worker(found)
     due = found.oldest_due
     if due is not None and due.seconds > found.terms.warning:

@@ -48,7 +48,7 @@ MOST_LISTED: Final = 5
 class Process:
     """A cluster, or a process that drains. Times in seconds before the check.
 
-    ``live``: seen lately, and not said to end. ``host``, ``pid``: for people.
+    ``fresh``: seen lately; ``live``: that, and not said to end. ``host``, ``pid``: for people.
     """
 
     kind: HeartbeatKind
@@ -58,6 +58,7 @@ class Process:
     busy: int
     version: str
     stopping: bool
+    fresh: bool
     live: bool
     started: float
     seen: float
@@ -138,6 +139,12 @@ class Health:
     def live(self) -> tuple[Process, ...]:
         """The processes that are counted as live."""
         return tuple(process for process in self.processes if process.live)
+
+    @property
+    def between_drains(self) -> bool:
+        """Whether a scheduler's drain has ended in good order and the next one is not yet missing."""
+        ended = any(each.fresh and each.stopping and each.kind is HeartbeatKind.DRAIN for each in self.processes)
+        return ended and self.terms is DRAIN_TERMS
 
     @property
     def workers(self) -> int:

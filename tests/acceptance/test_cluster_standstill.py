@@ -48,14 +48,19 @@ def created(directory: Path, name: str) -> WorkflowInstance:
 
 @pytest.mark.parametrize("role", ["pusher", "sentinel"])
 def test_a_helper_that_stands_still_ends_the_cluster(tmp_path: Path, role: str) -> None:
-    """Status 75 for a service manager, no orphan, and the work is done by the next cluster."""
+    """Status 75 for a service manager, one last message that says why, no orphan, and the work is done by the next cluster."""
     with cluster(tmp_path / "log", durableflow={"SHUTDOWN_GRACE": 1}, constants=SOON) as running:
         serves(tmp_path, "before")
         os.kill(running.role("pusher") if role == "pusher" else running.sentinel(), signal.SIGSTOP)
         row = created(tmp_path, "late")
         assert running.process.wait(60) == 75
-        silent = running.said(f"it stands still: the {role} has given no sign of life for")
-        assert silent or running.said("it stands still: work has been due for")  # whichever is seen first
+        last = running.log.read_text().splitlines()[-1]
+        assert "The cluster has ended with status 75, because it stood still: " in last
+        assert (
+            f"the {role} has given no sign of life for" in last or "work has been due for" in last
+        )  # what is seen first
+        assert running.log.read_text().count("has ended with status 75") == 1
+        assert not running.said("The cluster has died")
         until(lambda: not running.alive(), "no orphan is left", 10)
     with cluster(tmp_path / "log2"):
         until(lambda: complete(row), "the next cluster goes on")

@@ -124,6 +124,21 @@ def test_a_scheduler_that_comes_by_each_minute(stopped_clock: Any, row: Any) -> 
     assert codes(health.check())[0] == ("critical", "no_worker")
 
 
+def test_a_drain_that_has_ended_is_no_live_worker(stopped_clock: Any, row: Any) -> None:
+    """It has taken leave; the next one is missed after three minutes, not before. A killed one is live as long as its sign is
+    fresh."""
+    beat("default", Beat(key=1, kind="drain", workers=1, busy=0))
+    assert health.check().workers == 1
+    beat("default", Beat(key=1, kind="drain", workers=1, busy=0, stopping=True))
+    row("next-minute", due=0)
+    found = health.check()
+    assert (found.status, found.workers, found.live, found.terms) == (Level.OK, 0, (), health.DRAIN_TERMS)
+    stopped_clock.advance("180 seconds")
+    assert codes(health.check()) == [("warning", "overdue")]
+    stopped_clock.advance("1 second")
+    assert codes(health.check())[0] == ("critical", "no_worker")
+
+
 def test_a_drain_by_hand_does_not_make_a_dead_cluster_look_well(stopped_clock: Any, row: Any) -> None:
     """What is due is measured by what a cluster does, as long as one is missed."""
     cluster()
@@ -131,6 +146,8 @@ def test_a_drain_by_hand_does_not_make_a_dead_cluster_look_well(stopped_clock: A
     beat("default", Beat(key=2, kind="drain", workers=1, busy=0))
     row("late", due=11)
     assert codes(health.check()) == [("warning", "overdue")]
+    beat("default", Beat(key=2, kind="drain", workers=1, busy=0, stopping=True))
+    assert codes(health.check()) == [("critical", "no_worker"), ("warning", "overdue")]
     cluster(stopping=True)
     assert health.check().status == Level.OK
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.db import connection, transaction
 
 from durableflow.core import clock
@@ -151,6 +153,48 @@ def test_a_drain_tells_each_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None
         sign("default", workers=1, busy=1, claimed=passed == 7)
     assert [(beat.busy, beat.claimed_ago) for beat in told] == [(0, None), (1, 3.0), (1, 13.0)]
     assert len({beat.key for beat in told}) == 1
+
+
+def test_a_drain_takes_leave_once_it_has_told_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sign that another thread gives behind it is dropped; the next drain of the process is heard again."""
+    told: list[Beat] = []
+    now = [1000.0]
+    monkeypatch.setattr(heartbeat, "beat", lambda using, beat: bool(told.append(beat) or True))
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: now[0])
+    heartbeat.leave("default", workers=1)
+    assert told == []
+    sign("default", workers=1, busy=1, claimed=True)
+    now[0] += 3
+    heartbeat.leave("default", workers=1)
+    sign("default", workers=1, busy=1)
+    assert [(beat.stopping, beat.busy, beat.claimed_ago) for beat in told] == [(False, 1, 0.0), (True, 0, 3.0)]
+    now[0] += heartbeat.INTERVAL
+    sign("default", workers=1, busy=0)
+    assert not told[-1].stopping and len({beat.key for beat in told}) == 1
+
+
+def test_the_last_sign_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On SQLite somebody may hold the write lock."""
+    told: list[Beat] = []
+    monkeypatch.setattr(heartbeat, "beat", lambda using, beat: bool(told.append(beat)) or len(told) == 3)
+    sign("default", workers=1, busy=0)
+    heartbeat.leave("default", workers=1)
+    assert [beat.stopping for beat in told] == [False, True, True]
+
+
+def test_the_drain_command_takes_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also when it fails."""
+    call_command("durableflow", "drain", stdout=io.StringIO())
+    assert Heartbeat.objects.get().stopping
+    Heartbeat.objects.update(stopping=False)
+
+    def fail(**_options: Any) -> int:
+        raise ValueError
+
+    monkeypatch.setattr("durableflow.management.verbs.drain.drain", fail)
+    with pytest.raises(ValueError):
+        call_command("durableflow", "drain", stdout=io.StringIO())
+    assert Heartbeat.objects.get().stopping
 
 
 def test_a_clusters_worker_is_silent() -> None:

@@ -9,7 +9,9 @@ from typing import Any, NoReturn
 from django.core.management.base import BaseCommand, CommandError
 
 from durableflow.cluster import mode
-from durableflow.cluster.run import broker_class, describe, run
+from durableflow.cluster.run import broker_class, describe, queue_database, run
+from durableflow.management.tables import require
+from durableflow.models.creation import database
 
 VARIABLE = "Q_CLUSTER_NAME"
 
@@ -20,7 +22,7 @@ class Command(BaseCommand):
     help = "Executes workflows, and the project's ordinary django-q2 tasks, until SIGTERM or Ctrl-C."
 
     def handle(self, **options: Any) -> None:
-        """Exit status 0 after a stop that was asked for; 1 for wrong settings (CommandError) and when the cluster died;
+        """Exit status 0 after a stop that was asked for; 1 for wrong settings or tables (CommandError) and when the cluster died;
         75 when its watchdog ended it; 128 and the signal's number when a second signal ended it at once."""
         if not mode.installed():
             raise CommandError("Add 'django_q' to INSTALLED_APPS: the cluster is django-q2's.")
@@ -33,6 +35,8 @@ class Command(BaseCommand):
                 f"{setting} is {broker_class()!r}, and that broker does not execute workflows. "
                 f"Set it to {mode.BROKER!r}, or name a cluster that has it in DURABLEFLOW['CLUSTER']."
             )
+        require(database(), "durableflow")
+        require(queue_database(), "django_q", "which the cluster needs for ordinary tasks and their results")
         self.stdout.write(describe())
         self.stdout.flush()
         if status := run():

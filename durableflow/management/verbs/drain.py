@@ -6,10 +6,16 @@ import math
 from argparse import ArgumentTypeError
 from typing import Any
 
-from django.core.management.base import CommandParser
+from django.core.management.base import CommandError, CommandParser
+from django.db import Error
 
-from durableflow.engine.drain import drain
+from durableflow.core.conf import get_settings
+from durableflow.core.outages import passes
+from durableflow.engine import heartbeat
+from durableflow.engine.drain import drain, settle
+from durableflow.management.tables import require
 from durableflow.management.verbs.base import Verb
+from durableflow.models.creation import database
 
 
 def seconds(text: str) -> float:
@@ -40,6 +46,18 @@ class Drain(Verb):
         )
 
     def run(self, **options: Any) -> None:
-        """Print how many executions ran."""
-        count = drain(seconds=options["seconds"])
+        """Print how many executions ran, when all that they have begun is over. CommandError without the tables, and where the
+        database is away."""
+        using = database()
+        require(using, "durableflow")
+        try:
+            count = drain(seconds=options["seconds"])
+            settle()
+        except Error as error:
+            if not passes(error):
+                raise
+            said = " ".join(str(error).split())
+            raise CommandError(f"The database {using!r} is away or busy, try again: {said}") from error
+        finally:
+            heartbeat.leave(using, workers=get_settings().THREADS)
         self.stdout.write(f"{count} executions" if count != 1 else "1 execution")
