@@ -24,7 +24,7 @@ from durableflow.admin.page import InstancePage
 from durableflow.admin.raw import hint
 from durableflow.admin.search import by_id_prefix, workflow_names
 from durableflow.core import clock
-from durableflow.core.statuses import Hold, Status, StepKind
+from durableflow.core.statuses import Status, StepKind
 from durableflow.models import PendingEvent
 from durableflow.models.permissions import VIEW, holds
 from durableflow.pages.moments import moment
@@ -161,7 +161,7 @@ def short_reason(instance: Any) -> str:
     if instance.status == Status.PAUSED and instance.blocked:
         return _("Blocked: needs a person")
     if instance.hold:
-        return str(Hold(instance.hold).label)
+        return str(instance.get_hold_display())
     if instance.status in (Status.QUEUED, Status.WAITING) and instance.wake_at and instance.wake_at <= clock.host_now():
         return _("Due: waits for a free worker")
     waits: Sequence[Any] = getattr(instance, "waits_now", ())

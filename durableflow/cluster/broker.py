@@ -276,7 +276,7 @@ def _beat(key: int, *, stopping: bool = False) -> heartbeat.Beat:
         pid=TABLE.main,
         workers=workers,
         busy=TABLE.executing(),
-        claimed_ago=TABLE.claimed_ago(),
+        claimed_ago=DRAINS.executed_ago() if TABLE.claimed_ago() is None else TABLE.claimed_ago(),
         stopping=stopping,
     )
 

@@ -53,6 +53,11 @@ class Drains:
         """Whether a drain that ended after ``moment`` (monotonic clock) had executed something."""
         return bool(self._fruitful.value >= moment)
 
+    def executed_ago(self) -> float | None:
+        """Seconds since a drain that had executed something ended; None: there was none."""
+        at: float = self._fruitful.value
+        return time.monotonic() - at if at else None
+
     def forget(self) -> None:
         """A new pusher knows of no drain; and one that a dead worker had taken is lost."""
         self._handed_out.value = 0.0

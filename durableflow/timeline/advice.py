@@ -23,7 +23,7 @@ def advice(instance: WorkflowInstance, error: dict[str, Any] | None = None) -> s
         package, _dot, name = str(error.get("type", "")).rpartition(".")
         return _after(name) if package.partition(".")[0] == "durableflow" else ""
     if instance.hold and instance.status in (Status.QUEUED, Status.WAITING):
-        return _held(Hold(instance.hold))
+        return _held(instance.hold)
     return ""
 
 
@@ -42,8 +42,8 @@ def _after(name: str) -> str:
     }.get(name, "")
 
 
-def _held(hold: Hold) -> str:
-    return {
+def _held(hold: str) -> str:
+    told: dict[str, str] = {
         Hold.LIMIT: _(
             "As many instances of its kind run as may run at once. It starts by itself when one of them ends."
         ),
@@ -54,4 +54,5 @@ def _held(hold: Hold) -> str:
         Hold.NEWER_CODE: _(
             "A newer version of the program has worked on it. It goes on by itself when workers with that version run."
         ),
-    }[hold]
+    }
+    return told.get(hold, "")  # a web server may be older than the worker that gave the reason

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from durableflow.core import clock
-from durableflow.core.statuses import Hold, Status, StepKind, StepStatus
+from durableflow.core.statuses import Status, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
 from durableflow.timeline.masking import Veil, error_of
@@ -22,7 +22,7 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
     ``waits`` and ``veil``: what ``open_waits`` and ``Veil.over`` gave already.
     """
     if instance.hold:
-        return f"{Hold(instance.hold).label}."
+        return f"{instance.get_hold_display()}."
     if instance.status == Status.QUEUED:
         return _queued(instance)
     if instance.status == Status.RUNNING:

@@ -240,6 +240,19 @@ def test_a_process_that_was_forked_uses_nothing_of_its_parent(tick: Broker, monk
     before.close()
 
 
+def test_a_plain_qcluster_tells_when_it_executed_something(tick: Broker, drains: Drains) -> None:
+    """OPS-14: nobody takes a seat in its table; what drains did is known all the same."""
+    assert drains.executed_ago() is None
+    tick._begin()
+    tick._sign()
+    assert Heartbeat.objects.get().last_claim is None
+    drains.fruitful()
+    tick._sign_at = 0
+    tick._sign()
+    row = Heartbeat.objects.get()
+    assert row.last_claim is not None and row.last_claim <= row.seen
+
+
 def test_a_cluster_takes_leave_in_the_very_look_in_which_it_was_stopped(
     tick: Broker, drains: Drains, monkeypatch: pytest.MonkeyPatch
 ) -> None:

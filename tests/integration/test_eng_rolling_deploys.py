@@ -10,6 +10,7 @@ from django.db import connection
 from django.utils import timezone
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
+from durableflow.admin.instances import short_reason
 from durableflow.core import clock, registry
 from durableflow.engine.claims import claim, look
 from durableflow.engine.look import next_due
@@ -17,6 +18,7 @@ from durableflow.engine.verdicts import MAX_GIVE_BACKS, hold_seconds
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
 from durableflow.timeline import reason
+from durableflow.timeline.advice import advice
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained, noted, types_of
 
@@ -250,6 +252,12 @@ def test_leases_of_the_known_dead_end_at_once(stopped_clock: StoppedClock, taken
     assert takeover.expire("default", [7]) == (1 if taken_by == "other" else 0)
     row.refresh_from_db()
     assert row.suspect is (taken_by == "other")
+
+
+def test_a_hold_that_only_newer_code_knows_is_shown_as_it_is() -> None:
+    """A web server of the old version meets rows of the new one's workers: no page may fail for a word."""
+    row = WorkflowInstance(workflow="w", instance_id="i", status=S.QUEUED, hold="quota")
+    assert (reason(row), short_reason(row), advice(row)) == ("quota.", "quota", "")
 
 
 def test_a_dead_owners_rows_are_found_by_an_index() -> None:
