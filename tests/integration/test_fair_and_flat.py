@@ -13,8 +13,10 @@ from django.test.utils import CaptureQueriesContext
 
 from durableflow import Priority, Step, Workflow, WorkflowEvent, drain
 from durableflow.engine import drain as drain_module
+from durableflow.engine import held, slots
 from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
+from durableflow.engine.pulse import Pulse
 from durableflow.models import SentEvent, WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.support.concurrency import together
@@ -155,7 +157,9 @@ def test_three_hundred_due_at_the_same_moment(stopped_clock: StoppedClock, monke
     assert max(taken) <= 1, "a drain with one thread takes one at a time"
 
 
-def test_nothing_to_do_costs_a_few_reads_and_no_execution(stopped_clock: StoppedClock) -> None:
+def test_nothing_to_do_costs_a_few_reads_and_no_execution(
+    stopped_clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """OPS-12: instances in every waiting state; a hundred looks execute nothing, write nothing, and read the same little,
     however many they are."""
 
@@ -173,7 +177,12 @@ def test_nothing_to_do_costs_a_few_reads_and_no_execution(stopped_clock: Stopped
         def fails(self) -> None:
             raise ConnectionError
 
+    # Once in a while it looks for what no clock makes due; that a slow machine does it more often does not count here.
+    for module in (held, slots):
+        monkeypatch.setattr(module, "_pulse", Pulse(3600))
+
     def reads() -> int:
+        claim("default")
         with CaptureQueriesContext(connection) as queries:
             for _ in range(100):
                 deliver("default")
@@ -193,7 +202,7 @@ def test_nothing_to_do_costs_a_few_reads_and_no_execution(stopped_clock: Stopped
     while drain(seconds=5):
         pass
     many = reads()
-    assert many <= few + 4, "once in a while it looks for what no clock makes due"
+    assert many == few
     after = {row.pk: (row.execution, row.status, row.wake_at) for row in WorkflowInstance.objects.filter(pk__in=before)}
     assert after == before
 
