@@ -32,7 +32,8 @@ def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
     """
     if is_postgres(lease.using):
         sql = _suspend_sql(timeout(), clock.postgres("clock"))
-        rows = run(lease.using, sql, [wake_at, lease.pk, lease.token])
+        until = None if wake_at is None else wake_at.isoformat()
+        rows = run(lease.using, sql, [until, str(lease.pk), str(lease.token)], bare=True)
         if not rows:
             raise LeaseLost(lease.label)
         return None if rows[0][0] is None else float(rows[0][0])
@@ -84,7 +85,8 @@ def _finish(lease: Lease, status: str, output: str | None, error: str | None, en
     if is_postgres(lease.using):
         sql = _finish_sql(leftovers, timeout(), clock.postgres("clock"))
         # As text, with casts in the statement: see engine/steps.py.
-        rows = run(lease.using, sql, [status, output, error, str(lease.pk), str(lease.token), entry, shown])
+        params = [status, output, error, str(lease.pk), str(lease.token), entry, shown]
+        rows = run(lease.using, sql, params, bare=True)
         if not rows:
             raise LeaseLost(lease.label)
         return
