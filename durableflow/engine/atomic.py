@@ -15,7 +15,7 @@ from durableflow.core.outages import passes
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.fence import fenced
 from durableflow.engine.journal import COMPLETE, Record
-from durableflow.engine.lease import Lease
+from durableflow.engine.lease import Lease, elapsed
 from durableflow.engine.patience import FIRST_PAUSE, LAST_PAUSE, patient
 from durableflow.engine.sql import INSTANCE, STEP, is_postgres, run
 from durableflow.engine.unwind import WriteFailed
@@ -95,7 +95,7 @@ def _transaction(lease: Lease, attempt: Callable[[], str]) -> str:
 
 def _renew(lease: Lease) -> float:
     """The renewal could not write while this transaction was open (on SQLite), so the lease is renewed with it."""
-    before = time.monotonic()
+    before = elapsed()
     length = float(get_settings().LEASE)
     if is_postgres(lease.using):
         end = f"{clock.postgres('clock')} + make_interval(secs => %s)"

@@ -53,6 +53,7 @@ class BodyRun(StepRun):
         self._settle_lost()
         record.attempts += 1
         if self.options.retries.limit == 0 or self.session.interrupted:
+            self.lease.require()  # a mark without a body behind it would be charged
             self._mark_start()
         self.attempt = self._new_attempt()
         self._started = self.session.claim.db_now()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
 from durableflow.engine import held, slots
-from durableflow.engine.lease import Claim, Lease, told_of_stop
+from durableflow.engine.lease import Claim, Lease, elapsed, told_of_stop
 from durableflow.engine.sql import moment
 from durableflow.engine.taking import Found, by_class, by_pk, oldest, take
 from durableflow.engine.verdicts import LIMIT, TAKE
@@ -76,7 +75,7 @@ def _rounds(using: str, find: Found, wanted: int) -> tuple[list[Claim], bool]:
 def _round(using: str, find: Found, wanted: int, window: int, *, plain: bool = False) -> tuple[list[Claim], bool]:
     """One statement, and one transaction per concurrency key that it has met; whether it has met rows that it has not taken
     and that are put aside now (``plain``: in the next round)."""
-    before = time.monotonic()
+    before = elapsed()
     rows = take(using, find, wanted, window, plain=plain)
     taken = _claims(using, [row.values for row in rows if row.values], before)
     changed = any(row.verdict not in (TAKE, LIMIT) for row in rows)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final
@@ -16,6 +18,21 @@ from durableflow.engine.unwind import LeaseLost
 
 _RANDOM: Final = random.SystemRandom()
 _owner: tuple[int, int] | None = None
+
+
+def _clock() -> Callable[[], float]:
+    # Python's own stands still while the machine sleeps, on Linux and macOS: a lease would look fresh after a night.
+    number = getattr(time, "CLOCK_BOOTTIME", None)
+    if number is None and sys.platform == "darwin":
+        number = time.CLOCK_MONOTONIC
+    if number is None:
+        return time.monotonic
+    return lambda: time.clock_gettime(number)
+
+
+elapsed: Final = _clock()
+"""Seconds by a clock that nobody sets and that goes on while the machine sleeps, as the database's does: what leases are
+measured by."""
 
 
 def new_token() -> int:
@@ -49,7 +66,7 @@ def told_of_stop(name: int | None) -> bool:
 
 @dataclass
 class Lease:
-    """One claim. ``renewed``: the monotonic clock before the claim or the last renewal was sent, so never later than the
+    """One claim. ``renewed``: ``elapsed()`` before the claim or the last renewal was sent, so never later than the
     database counted from; ``lost`` is set by the renewal when somebody else owns the instance, ``told`` when it has written
     that this process was asked to stop; ``slot``: the concurrency key whose slot the instance holds as long as the lease
     lasts, '' for none."""
@@ -66,7 +83,7 @@ class Lease:
     def require(self) -> None:
         """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance
         already."""
-        if self.lost or time.monotonic() - self.renewed > get_settings().LEASE:
+        if self.lost or elapsed() - self.renewed > get_settings().LEASE:
             raise LeaseLost(self.label)
 
 
@@ -97,7 +114,7 @@ class Claim:
     lost_token: int | None
     by_stop: bool = False
     uncharged: bool = True
-    _taken: float = field(default_factory=time.monotonic)
+    _taken: float = field(default_factory=elapsed)
 
     @property
     def label(self) -> str:
@@ -105,10 +122,10 @@ class Claim:
         return self.lease.label
 
     def db_now(self) -> datetime:
-        """The database's clock, by this process's monotonic clock since the claim: good enough to look, never what
+        """The database's clock, by what has elapsed here since the claim: good enough to look, never what
         is written."""
         stopped = clock.stopped()
-        return stopped or self.now + timedelta(seconds=time.monotonic() - self._taken)
+        return stopped or self.now + timedelta(seconds=elapsed() - self._taken)
 
     @property
     def first(self) -> bool:

@@ -4,7 +4,6 @@ The watcher does it."""
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Final
 
@@ -12,7 +11,7 @@ from durableflow.core import clock
 from durableflow.core.conf import get_settings
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import shutdown
-from durableflow.engine.lease import Lease
+from durableflow.engine.lease import Lease, elapsed
 from durableflow.engine.sql import ASYNC_COMMIT, INSTANCE, is_postgres, run
 
 SHARE: Final = 6
@@ -31,7 +30,7 @@ def renew(leases: list[Lease]) -> None:
 
 
 def _renew(using: str, leases: list[Lease]) -> None:
-    before = time.monotonic()
+    before = elapsed()
     length = float(get_settings().LEASE)
     stopping = shutdown.requested()
     owner = "-abs(owner)" if stopping else "abs(owner)"  # a program may go on after Ctrl-C

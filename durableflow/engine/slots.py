@@ -24,7 +24,7 @@ from durableflow.engine.lease import Lease
 from durableflow.engine.patience import locked
 from durableflow.engine.pulse import Pulse
 from durableflow.engine.sql import INSTANCE, is_postgres, run
-from durableflow.engine.taking import Found, named, take
+from durableflow.engine.taking import IS_HELD, Found, named, take
 from durableflow.engine.verdicts import LIMIT, known_code
 from durableflow.models import ConcurrencyLimit, limits
 
@@ -95,8 +95,10 @@ def _put_aside(using: str, key: str, pks: list[int], seconds: float | None) -> i
     if not pks:
         return 0
     condition = named(Found(pks=tuple(pks), slot=key), clock.postgres("statement") if is_postgres(using) else "%s")
+    # What was held has waited for nothing but a look by code that knows it, which this is.
+    counts = f"give_backs = CASE WHEN {IS_HELD} THEN 0 ELSE give_backs END"
     if is_postgres(using):
-        change = "wake_at = NULL, hold = %s, concurrency_key = %s"
+        change = f"wake_at = NULL, hold = %s, concurrency_key = %s, {counts}"
         params: list[Any] = [LIMIT, key]
         if seconds is not None:
             change, params = f"wake_at = {clock.postgres('clock')} + make_interval(secs => %s)", [seconds]
@@ -105,7 +107,7 @@ def _put_aside(using: str, key: str, pks: list[int], seconds: float | None) -> i
             ) AS x WHERE i.id = x.id RETURNING i.id"""
         return len(run(using, sql, [*params, pks]))
     marks, now = ", ".join(["%s"] * len(pks)), clock.sqlite_text(clock.host_now())
-    sql = f"""UPDATE {INSTANCE} SET wake_at = NULL, hold = %s, concurrency_key = %s
+    sql = f"""UPDATE {INSTANCE} SET wake_at = NULL, hold = %s, concurrency_key = %s, {counts}
         WHERE id IN ({marks}) AND {condition} RETURNING id"""
     return len(run(using, sql, [LIMIT, key, *pks, now]))
 

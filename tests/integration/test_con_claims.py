@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from durableflow.engine import renewal, taking, watcher
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
+from durableflow.engine.lease import elapsed
 from durableflow.engine.renewal import renew
 from durableflow.models import HistoryEntry, SentEvent, StepRecord, WorkflowInstance
 from tests.integration import con_flows
@@ -70,7 +70,7 @@ def test_a_lease_counts_from_before_its_claim(monkeypatch: pytest.MonkeyPatch) -
     run = taking.run
 
     def noted(*args: Any) -> Any:
-        sent.append(time.monotonic())
+        sent.append(elapsed())
         return run(*args)
 
     monkeypatch.setattr(taking, "run", noted)

@@ -12,7 +12,9 @@ from django.utils import timezone
 from durableflow import Step, Workflow, WorkflowEvent, drain
 from durableflow.admin.instances import short_reason
 from durableflow.core import clock, registry
+from durableflow.core.statuses import Hold
 from durableflow.engine.claims import claim, look
+from durableflow.engine.executor import execute
 from durableflow.engine.look import next_due
 from durableflow.engine.verdicts import MAX_GIVE_BACKS, hold_seconds
 from durableflow.models import WorkflowInstance
@@ -119,6 +121,29 @@ def test_the_looks_grow_rarer_and_end_with_a_person(stopped_clock: StoppedClock)
     stopped_clock.advance(60)
     drained(row)
     stopped_clock.advance(60)
+    assert drained(row).status == S.COMPLETE
+
+
+def test_looks_of_old_code_do_not_count_behind_a_limit(stopped_clock: StoppedClock) -> None:
+    """Nine looks of code that did not know it; the code that does has no slot for it. That starts nothing, but is no reason to
+    block it at its first hitch either."""
+
+    class Limited(Workflow[Any, Any]):
+        class Meta:
+            name = "gone"
+            max_concurrency = 1
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> str:
+            return step.do("work", lambda: "done")
+
+    first, row = Limited.create(), Limited.create()
+    (running,) = claim("default")
+    assert running.lease.pk == first.pk
+    WorkflowInstance.objects.filter(pk=row.pk).update(hold=Hold.UNKNOWN_WORKFLOW, give_backs=MAX_GIVE_BACKS - 1)
+    assert claim("default") == []
+    row.refresh_from_db()
+    assert (row.hold, row.wake_at, row.give_backs) == (Hold.LIMIT, None, 0)
+    execute(running)
     assert drained(row).status == S.COMPLETE
 
 
