@@ -50,7 +50,7 @@ def test_what_the_driver_or_a_pooler_has_deallocated(change: str, monkeypatch: p
                 run("default", "SELECT 1")
                 transaction.set_rollback(True)
         else:
-            run("default", change if number == 0 else "DEALLOCATE ALL")
+            connection.cursor().execute(change if number == 0 else "DEALLOCATE ALL")
         for other in (0, 1, 2):
             assert run_bare("default", f"SELECT {other}, %s", ["after"]) == [(str(other), "after")]
 
