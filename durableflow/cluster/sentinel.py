@@ -14,7 +14,9 @@ from django_q import cluster as q_cluster
 from django_q.conf import Conf
 from django_q.status import Stat
 
-from durableflow.cluster import children
+# Tasks: loaded before the workers fork. One that is recycled after a deploy has replaced the files would load new code
+# beside the old.
+from durableflow.cluster import children, tasks  # noqa: F401
 from durableflow.cluster.children import Flag
 from durableflow.cluster.drains import DRAINS
 from durableflow.cluster.hung import Silence, give_signs
