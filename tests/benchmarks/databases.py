@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -23,6 +23,12 @@ def server() -> Iterator[str]:
         yield url
 
 
+def of_the_name(url: str, name: str) -> str:
+    """The URL of the database ``name`` on the server of ``url``, which may name no host (``postgresql:///app``)."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}/{name}" + (f"?{parts.query}" if parts.query else "")
+
+
 @contextmanager
 def made(url: str, name: str) -> Iterator[str]:
     """The URL of an empty database on the server of ``url``, dropped at the end with whoever is still connected."""
@@ -30,7 +36,7 @@ def made(url: str, name: str) -> Iterator[str]:
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
     try:
-        yield urlunsplit(urlsplit(url)._replace(path=f"/{name}")) if urlsplit(url).netloc else url
+        yield of_the_name(url, name)
     finally:
         with psycopg.connect(url, autocommit=True) as connection:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.benchmarks import __main__ as bench
-from tests.benchmarks import processes, report
+from tests.benchmarks import databases, processes, report
 from tests.benchmarks.figures import median, percentiles
 
 LATE = {"p50_ms": 3.0, "p95_ms": 9.0}
@@ -33,6 +33,21 @@ def found(**changed: Any) -> dict[str, dict[str, Any]]:
     }
     sqlite = {key: value for key, value in postgresql.items() if key != "lost_host"}
     return {"postgresql": {**postgresql, **changed}, "sqlite": sqlite}
+
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("postgresql://me:secret@db:5432/app?sslmode=require", "postgresql://me:secret@db:5432/bench?sslmode=require"),
+        ("postgres://postgres@/app?host=/run/pg", "postgres://postgres@/bench?host=/run/pg"),
+        ("postgresql:///app?host=/run/pg", "postgresql:///bench?host=/run/pg"),
+        ("postgresql:///app", "postgresql:///bench"),
+    ],
+)
+def test_the_database_of_a_measurement_is_never_the_given_one(url: str, expected: str) -> None:
+    """A measurement begins by emptying all tables."""
+    assert databases.of_the_name(url, "bench") == expected
 
 
 def test_percentiles_are_the_middle_and_the_nineteenth_of_twenty():
