@@ -35,7 +35,6 @@ def found(**changed: Any) -> dict[str, dict[str, Any]]:
     return {"postgresql": {**postgresql, **changed}, "sqlite": sqlite}
 
 
-
 @pytest.mark.parametrize(
     ("url", "expected"),
     [
