@@ -34,7 +34,7 @@ def glance(using: str | None = None) -> Health:
 def _checked(using: str, *, whole: bool) -> Health:
     try:
         connection = connections[using]
-        if connection.in_atomic_block:
+        if connection.in_atomic_block or not connection.get_autocommit():
             # A failed statement breaks an open transaction; a savepoint keeps the break inside.
             with transaction.atomic(using=using):
                 return _look(using, whole=whole)

@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from django.contrib.auth.models import Group
 from django.db import OperationalError, ProgrammingError, connection, transaction
 from django.test.utils import CaptureQueriesContext
 
@@ -263,6 +264,19 @@ def test_a_process_that_asks_again_and_again_finds_the_database_back() -> None:
     with closing(connection.copy()) as killer, killer.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(%s)", [connection.connection.info.backend_pid])
     assert health.check().status == Level.OK
+
+
+def test_a_transaction_by_hand_is_left_usable(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With autocommit switched off too, what the caller has written is not lost by a look that fails."""
+    monkeypatch.setattr(probes, "SENT", "no_such_table")
+    transaction.set_autocommit(False)
+    try:
+        Group.objects.create(name="mine")
+        assert codes(health.check())[0] == ("critical", "database")
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+    assert Group.objects.filter(name="mine").exists()
 
 
 @pytest.mark.postgresql_only
