@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -38,13 +39,14 @@ LOOKS: Final = 3
 @dataclass(frozen=True, kw_only=True)
 class Observed:
     """One look. ``overdue``: seconds for which the oldest work that nobody holds has been due, 0 for none, None where
-    the database does not answer; ``idle``: workers that have nothing to do; ``silent`` and ``unguarded``: seconds since
-    the last signs of life of the pusher and of the sentinel."""
+    the database does not answer, or cannot be written to, ``because`` of what it says; ``idle``: workers that have
+    nothing to do; ``silent`` and ``unguarded``: seconds since the last signs of life of the pusher and of the sentinel."""
 
     overdue: float | None
     idle: int
     silent: float
     unguarded: float = 0.0
+    because: str = ""
 
 
 def complaint(seen: Observed) -> str:
@@ -78,16 +80,11 @@ def claimable_since(using: str) -> float:
     """Seconds for which the oldest work that nobody holds has been due; 0 if there is none.
 
     A row that a transaction has locked is left out: no cluster could claim it. On PostgreSQL only rows that have been due
-    for ``OVERDUE`` are looked at, because the look locks them for its moment. On SQLite one transaction locks all: then
-    the error of a database that is busy is raised.
+    for ``OVERDUE`` are looked at, because the look locks them for its moment.
     """
     if not is_postgres(using):
         due = next_due(using)
-        if due is None or due.seconds > -OVERDUE:
-            return 0.0
-        run(using, f"PRAGMA busy_timeout = {SQLITE_PATIENCE}")
-        with write_transaction(using):
-            return -due.seconds
+        return 0.0 if due is None or due.seconds > -OVERDUE else -due.seconds
     rows = run(
         using,
         f"""SELECT COALESCE(max(extract(epoch FROM {clock.postgres("clock")} - x.wake_at)), 0)::float8
@@ -100,18 +97,56 @@ def claimable_since(using: str) -> float:
     return float(rows[0][0])
 
 
+def try_to_write(using: str) -> None:
+    """On SQLite one transaction locks all, and everybody waits for it, a pusher too: raise the error of a database that is
+    busy."""
+    if not is_postgres(using):
+        run(using, f"PRAGMA busy_timeout = {SQLITE_PATIENCE}")
+        with write_transaction(using):
+            pass
+
+
 def observe(using: str) -> Observed:
     """Look at the database, and at the table of workers."""
     overdue: float | None
+    because, silent, unguarded = "", TABLE.silent(), TABLE.unguarded()
     try:
         overdue = claimable_since(using)
+        if overdue or max(silent, unguarded) > SILENT:
+            try_to_write(using)
     except Error as error:
         if not passes(error):
             raise
-        overdue = None
+        overdue, because = None, " ".join(str(error).split())
     finally:
         connections.close_all()  # a look in five seconds is not worth a connection
-    return Observed(overdue=overdue, idle=TABLE.idle_workers(IDLE), silent=TABLE.silent(), unguarded=TABLE.unguarded())
+    return Observed(overdue=overdue, idle=TABLE.idle_workers(IDLE), silent=silent, unguarded=unguarded, because=because)
+
+
+class Waiting:
+    """Tells once of a database that keeps everybody waiting: nobody is to blame, but somebody should know."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._told = False
+
+    def look(self, seen: Observed) -> None:
+        """Note what is observed."""
+        if seen.overdue is not None:
+            if self._told:
+                logger.info("The database can be worked with again.")
+            self._since, self._told = None, False
+            return
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= OVERDUE and not self._told:
+            self._told = True
+            logger.warning(
+                "For %.0f s the cluster has waited for the database (%s). It goes on by itself when that is over. Where the "
+                "database is locked, some transaction holds it: see which program keeps one open for so long.",
+                now - self._since,
+                seen.because,
+            )
 
 
 class Guard:
@@ -131,10 +166,12 @@ class Guard:
         self._over.set()
 
     def _run(self) -> None:
-        dog = Watchdog()
+        dog, waiting = Watchdog(), Waiting()
         while not self._over.wait(LOOK):
             try:
-                reason = dog.look(observe(self._using))
+                seen = observe(self._using)
+                reason = dog.look(seen)
+                waiting.look(seen)
             except Exception as error:
                 logger.warning("The watchdog could not look: %s", error)
                 continue
