@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from django.db import connection
 
 from durableflow import Step, Workflow, WorkflowEvent
 from durableflow.models import WorkflowInstance
+from tests.support.concurrency import eventually
 from tests.support.database import child_environment
 from tests.support.engine import history_of, steps_of
 
@@ -50,8 +47,20 @@ class Healthy(Workflow):
     def run(self, event, step):
         step.do("work", note, "healthy")
 
-end = time.monotonic() + 40
-while time.monotonic() < end and not os.path.exists(sys.argv[1] + ".stop"):
+class Charge(Workflow):
+    class Meta:
+        name = "charge"
+    def run(self, event, step):
+        return step.do("charge", self.charge)
+    def charge(self):
+        context = get_step_context()
+        note(f"{context.attempt} {context.idempotency_key}")
+        if context.attempt == 1:
+            time.sleep(600)
+        return "charged"
+
+end = time.monotonic() + 120  # nobody is left behind by a test that was killed
+while time.monotonic() < end:
     drain(seconds=0.2)
     time.sleep(0.02)
 """
@@ -64,6 +73,18 @@ def spawn(log: Path) -> subprocess.Popen[bytes]:
         cwd=Path(__file__).parents[2],
         stderr=subprocess.DEVNULL,
     )
+
+
+def became(instance: WorkflowInstance, status: str) -> bool:
+    instance.refresh_from_db()
+    return instance.status == status
+
+
+def end_all(workers: list[subprocess.Popen[bytes]]) -> None:
+    for worker in workers:
+        worker.kill()
+        worker.wait()
+    connection.close()
 
 
 @pytest.mark.parametrize(("limit", "starts"), [(0, 1), (2, 3)])
@@ -88,24 +109,17 @@ def test_a_step_that_kills_its_process(limit: int, starts: int, tmp_path: Path) 
     log = tmp_path / "log"
     instance = Killer.create(limit)
     workers = [spawn(log), spawn(log)]
-    end = time.monotonic() + 60
+
+    def tended() -> bool:
+        workers[:] = [worker if worker.poll() is None else spawn(log) for worker in workers]
+        return became(instance, S.ERRORED)
+
     try:
-        while instance.status != S.ERRORED:
-            assert time.monotonic() < end, (instance.status, instance.blocked, log.read_text())
-            workers = [worker if worker.poll() is None else spawn(log) for worker in workers]
-            time.sleep(0.05)
-            instance.refresh_from_db()
+        eventually(tended, "its end")
         healthy = Healthy.create()
-        while healthy.status != S.COMPLETE:
-            assert time.monotonic() < end
-            time.sleep(0.05)
-            healthy.refresh_from_db()
+        eventually(lambda: became(healthy, S.COMPLETE), "the end of the healthy one")
     finally:
-        log.with_suffix(".stop").touch()
-        for worker in workers:
-            worker.kill()
-            worker.wait()
-        connection.close()
+        end_all(workers)
     lines = log.read_text().split("\n")[:-1]
     assert lines == ["before", *[f"kills {number}" for number in range(1, starts + 1)], "healthy"]
     assert instance.error is not None
@@ -119,32 +133,6 @@ def test_a_step_that_kills_its_process(limit: int, starts: int, tmp_path: Path) 
 
 def test_a_worker_that_is_killed_from_outside(tmp_path: Path) -> None:
     """CON-05, RET-03: kill -9 inside a body; the next worker goes on with the same key as attempt 2."""
-    program = """
-import os, sys, time
-import django
-from django.conf import settings
-settings.DURABLEFLOW = {"LEASE": 1}
-django.setup()
-from durableflow import Workflow, drain, get_step_context
-
-class Charge(Workflow):
-    class Meta:
-        name = "charge"
-    def run(self, event, step):
-        return step.do("charge", self.charge)
-    def charge(self):
-        context = get_step_context()
-        with open(sys.argv[1], "a") as log:
-            log.write(f"{context.attempt} {context.idempotency_key}\\n")
-        if context.attempt == 1:
-            time.sleep(60)
-        return "charged"
-
-end = time.monotonic() + 40
-while time.monotonic() < end and not os.path.exists(sys.argv[1] + ".stop"):
-    drain(seconds=0.2)
-    time.sleep(0.02)
-"""
 
     class Charge(Workflow):
         class Meta:
@@ -155,28 +143,14 @@ while time.monotonic() < end and not os.path.exists(sys.argv[1] + ".stop"):
 
     log = tmp_path / "log"
     instance = Charge.create()
-    command = [sys.executable, "-c", program, str(log)]
-    options: dict[str, Any] = {"env": child_environment(), "cwd": Path(__file__).parents[2]}
-    end = time.monotonic() + 60
-    first = subprocess.Popen(command, **options)
-    second = None
+    workers = [spawn(log)]
     try:
-        while not log.exists() or not log.read_text().endswith("\n"):
-            assert time.monotonic() < end
-            time.sleep(0.02)
-        os.kill(first.pid, signal.SIGKILL)
-        second = subprocess.Popen(command, **options)
-        while instance.status != S.COMPLETE:
-            assert time.monotonic() < end, instance.status
-            time.sleep(0.05)
-            instance.refresh_from_db()
+        eventually(lambda: log.exists() and log.read_text().endswith("\n"), "the body")
+        workers[0].kill()
+        workers.append(spawn(log))
+        eventually(lambda: became(instance, S.COMPLETE), "its end")
     finally:
-        log.with_suffix(".stop").touch()
-        for worker in (first, second):
-            if worker is not None:
-                worker.kill()
-                worker.wait()
-        connection.close()
+        end_all(workers)
     (one, key), (two, again) = (line.split() for line in log.read_text().splitlines())
     assert (one, two, key) == ("1", "2", again)
     assert (instance.output, instance.interruptions) == ("charged", 0)
