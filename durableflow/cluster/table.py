@@ -55,9 +55,8 @@ class Table:
     def seat(self, owner: int) -> int:
         """Take a free seat for a worker that is about to be made under the name ``owner``."""
         index = next(n for n, seat in enumerate(self._seats) if not seat.pid)
-        seat = self._seats[index]
-        seat.owner, seat.idle_since, seat.held, seat.draining, seat.alone = owner, 0.0, 0, 0, 0
-        seat.pid = -1
+        seat = self._seats[index]  # as empty as at the beginning: see ``leave``
+        seat.owner, seat.pid = owner, -1
         return index
 
     def sits(self, index: int, pid: int) -> None:

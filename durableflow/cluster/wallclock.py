@@ -102,7 +102,7 @@ def mend(using: str, edge: datetime | None, *, late: bool = False) -> None:
     with write_transaction(using):
         now = clock.host_now()
         text, until = clock.sqlite_text(now), clock.sqlite_text(edge or NEVER)
-        wake = f"UPDATE {INSTANCE} SET wake_at = %s WHERE wake_at > %s AND wake_at <= %s AND lease_token IS NULL AND "  # noqa: S608
+        wake = f"UPDATE {INSTANCE} SET wake_at = %s WHERE wake_at > %s AND wake_at <= %s AND "  # noqa: S608
         run(using, wake + _NEW_AND_DUE, [text, text, until])
         if late:
             return

@@ -72,6 +72,7 @@ def test_no_worker_and_nothing_due(login, viewer) -> None:
     """A warning: it will be trouble soon."""
     text = login(viewer).get(reverse(LIST)).content.decode()
     assert "df-banner-warning" in text
+    assert "No worker is ready for workflows." in text and "not being executed" not in text
     assert "Nothing is due now" in text
 
 

@@ -337,8 +337,8 @@ def test_another_admin_site_keeps_its_own_addresses(login, superuser) -> None:
 # Trouble, for people who did not write the program --------------------------------------------------------------------
 
 
-def _failed_with(kind: str) -> WorkflowInstance:
-    error = {"type": f"durableflow.core.exceptions.{kind}", "message": "m", "traceback": "", "step": "charge card-1"}
+def _failed_with(kind: str, package: str = "durableflow") -> WorkflowInstance:
+    error = {"type": f"{package}.{kind}", "message": "m", "traceback": "", "step": "charge card-1"}
     return make_instance(status=S.ERRORED, error_data={**error, "steps": []}, finished=timezone.now())
 
 
@@ -367,7 +367,7 @@ def test_trouble_is_told_in_words(login, viewer, make, told) -> None:
 
 def test_no_advice_where_there_is_no_trouble(login, viewer) -> None:
     """A failure of the project's own class is explained by its own message."""
-    for instance in (make_instance(), _failed_with("CardDeclined")):
+    for instance in (make_instance(), _failed_with("CardDeclined"), _failed_with("StepTimeout", "shop.errors")):
         page = reverse("admin:durableflow_workflowinstance_change", args=[instance.pk])
         assert 'class="df-problem"' not in login(viewer).get(page).content.decode()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+from contextlib import nullcontext
 
 import pytest
 from django.db import OperationalError, ProgrammingError, connections
@@ -11,6 +12,7 @@ from django.db import OperationalError, ProgrammingError, connections
 from durableflow.cluster import drains as module
 from durableflow.cluster import tasks
 from durableflow.cluster.drains import Drains, Pace
+from durableflow.engine import heartbeat
 from tests.support.logs import logged
 
 
@@ -131,6 +133,32 @@ def test_a_drain_does_nothing_once_the_cluster_stops(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(tasks, "_slice", lambda: pytest.fail("it began work"))
     drains.stop()
     tasks.drain_task()
+
+
+@pytest.mark.parametrize("stopping", [True, False])
+def test_ctrl_c_ends_a_drain_without_a_word_only_in_a_stop(monkeypatch: pytest.MonkeyPatch, stopping: bool) -> None:
+    """In a stop what was begun is given back, and the worker ends as it should; another signal is the worker's own affair."""
+    drains = Drains()
+
+    def interrupted() -> int:
+        if stopping:
+            drains.stop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tasks, "DRAINS", drains)
+    monkeypatch.setattr(tasks, "_slice", interrupted)
+    with nullcontext() if stopping else pytest.raises(KeyboardInterrupt):
+        tasks.drain_task()
+    assert not drains.fruitful_since(1.0)
+
+
+def test_a_worker_gives_no_signs_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pusher speaks for all of a cluster; else each worker would be one more process group."""
+    monkeypatch.setattr(heartbeat, "_silent", False)
+    monkeypatch.setattr(tasks, "DRAINS", Drains())
+    monkeypatch.setattr(tasks, "_slice", lambda: 0)
+    tasks.drain_task()
+    assert heartbeat._silent
 
 
 def test_an_outage_ends_a_drain_quietly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:

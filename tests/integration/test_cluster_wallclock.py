@@ -81,6 +81,29 @@ def test_no_lease_ends_later_than_it_could_have_been_claimed_for(ahead: Callable
     assert 0 < wakes_in(row) <= 15, "but no lease is that long"
 
 
+def test_a_lease_that_may_be_another_clusters_is_left_alone(ahead: Callable[[timedelta], None]) -> None:
+    """Where nobody has seen the clock being set, only a lease that no setting allows tells of it."""
+    row = ClusterSteps.create({"log": "/dev/null", "name": "w"})
+    assert claim("default")
+    WorkflowInstance.objects.filter(pk=row.pk).update(wake_at=clock.host_now() + HOUR / 2)
+    WallClock().look("default", lambda edge: pytest.fail("nothing was seen"))
+    assert wakes_in(row) > 1700
+
+
+def test_set_back_twice_the_first_moment_counts(ahead: Callable[[timedelta], None]) -> None:
+    """What was created before the first time may be committed after the second."""
+    ahead(2 * HOUR)
+    watch, edges = WallClock(), list[datetime]()
+    for by in (2 * HOUR, HOUR, timedelta(0)):
+        ahead(by)
+        watch.look("default", edges.append)
+    late = ClusterSteps.create({"log": "/dev/null", "name": "late"})
+    made = clock.host_now() + HOUR * 1.5
+    WorkflowInstance.objects.filter(pk=late.pk).update(wake_at=made, created=made)
+    watch.look("default", edges.append)
+    assert wakes_in(late) <= 0
+
+
 def test_what_fails_is_done_again(ahead: Callable[[timedelta], None]) -> None:
     """The database is busy between two of the statements: the next look does not take it for done."""
     ahead(HOUR)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from durableflow.cluster.hung import PATIENCE, STOP_PATIENCE, Silence
@@ -41,6 +43,14 @@ def worker(monkeypatch: pytest.MonkeyPatch) -> Worker:
 def test_no_sign_while_it_executes(worker: Worker) -> None:
     worker.table.drains(True)
     assert worker.turns(PATIENCE) == ""
+    assert "no sign of life" in worker.turns(2)
+
+
+def test_long_leases_give_it_longer(worker: Worker, settings: Any) -> None:
+    """As long as its instances cannot go on elsewhere, there is no hurry."""
+    settings.DURABLEFLOW = {"LEASE": 60}
+    worker.table.drains(True)
+    assert worker.turns(2 * 60) == ""
     assert "no sign of life" in worker.turns(2)
 
 

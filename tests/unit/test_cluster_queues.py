@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from durableflow.cluster.queues import HolderQueue
+from durableflow.cluster.queues import STOP, HolderQueue, TaskQueue
+from durableflow.cluster.table import TABLE
 
 FORK = multiprocessing.get_context("fork")
 
@@ -64,6 +65,20 @@ def test_a_death_in_the_middle_of_a_message_shows(what: str) -> None:
     assert queue.torn(process.pid) and not queue.torn(os.getpid())
     queue.cancel_join_thread()
     queue.close()
+
+
+def test_a_worker_that_shall_leave_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is in the queue is for others; and it does not count as idle."""
+    monkeypatch.setattr(TABLE, "idle", lambda: pytest.fail("it waits for a task"))
+    queue = TaskQueue()
+    queue.put("something")
+    queue.leave = lambda: True
+    assert (queue.get(), queue.size.value) == (STOP, 1)
+    monkeypatch.undo()
+    queue.leave = lambda: False
+    assert (queue.get(), queue.size.value) == ("something", 0)
+    queue.close()
+    queue.join_thread()
 
 
 def test_a_lock_whose_holder_died_before_it_said_so_is_freed() -> None:

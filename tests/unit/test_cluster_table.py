@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
+import subprocess
+import sys
 
 import pytest
 
 from durableflow.cluster import status
-from durableflow.cluster.children import ended, gone
+from durableflow.cluster.children import ORPHANED, ended, gone, settle
 from durableflow.cluster.drains import Drains
 from durableflow.cluster.status import LiveLine, line
 from durableflow.cluster.table import DEAD, Table
+from tests.support.concurrency import eventually
 from tests.support.logs import levels
 
 
@@ -30,6 +34,17 @@ def test_a_worker_shows_what_it_does() -> None:
     table.executed(1204)
     assert (table.executing(), table.executions(), table.claimed_ago() is not None) == (3, 1204, True)
     assert table.names() == {1001: 11, 1002: 22}
+
+
+def test_a_worker_whose_helpers_execute_something_is_busy() -> None:
+    """Its main thread may wait for a task meanwhile."""
+    table = Table(1)
+    table.sits(table.seat(1), os.getpid())
+    table.take(0)
+    table.idle()
+    assert table.busy_workers() == 0
+    table.holds(1)
+    assert table.busy_workers() == 1
 
 
 def test_the_last_claim_outlives_the_worker_that_made_it() -> None:
@@ -64,6 +79,19 @@ def test_the_dead_are_buried_once_and_their_seat_is_free() -> None:
         table.leave(table.seat(owner))
     assert len(table.dead()) == DEAD, "those above it wait for the end of their leases"
     assert table.workers() == 0
+
+
+def test_who_takes_a_dead_ones_seat_begins_anew() -> None:
+    table = Table(1)
+    table.take(table.seat(1))
+    table.holds(2, alone=True)
+    table.drains(True)
+    table.idle()
+    table.leave(0)
+    table.sits(table.seat(2), 4711)
+    assert (table.executing(), table.idle_workers(), table.signs(0), table.names()) == (0, 0, None, {4711: 2})
+    table.idle()
+    assert table.idle_workers() == 1
 
 
 def test_a_call_is_heard_once() -> None:
@@ -133,3 +161,20 @@ def test_on_a_terminal_the_line_is_rewritten_in_place(monkeypatch: pytest.Monkey
 def test_how_a_process_ended() -> None:
     assert (ended(-9), ended(70), ended(None)) == ("SIGKILL", "exit status 70", "an unknown cause")
     assert not gone(os.getpid())
+
+
+def test_a_process_that_nobody_has_waited_for_is_gone() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    eventually(lambda: gone(process.pid), "its end")
+    assert process.wait() == 0
+    assert gone(process.pid)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_process_whose_parent_is_gone_already_ends_at_once() -> None:
+    """It asked too late to die with it."""
+    made: list[int] = []
+    process = multiprocessing.get_context("fork").Process(target=lambda: (settle(os.getpid()), made.append(1)))
+    process.start()
+    process.join(60)
+    assert process.exitcode == ORPHANED
