@@ -39,7 +39,8 @@ def blocked() -> bool:
     """Whether a statement waits for a lock."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database() "
+            "AND backend_type = 'client backend'"
         )
         (count,) = cursor.fetchone()
     return bool(count)

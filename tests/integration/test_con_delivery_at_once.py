@@ -9,7 +9,7 @@ import pytest
 from django.db import connection, transaction
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
-from durableflow.engine import inbox
+from durableflow.engine import delivery, inbox
 from durableflow.engine.delivery import deliver
 from durableflow.models import HistoryEntry, SentEvent, WorkflowInstance
 from tests.support.concurrency import Task, eventually
@@ -132,3 +132,14 @@ def test_inside_an_open_block_it_is_delivered_as_a_part_of_it() -> None:
         transaction.set_rollback(True)
     row.refresh_from_db()
     assert row.wake_at is None
+
+
+def test_what_a_full_statement_leaves_is_delivered_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else it would lie there until somebody has reason to look again."""
+    monkeypatch.setattr(delivery, "BATCH", 4)
+    row = Hearer.create()
+    drain(30)
+    for number in range(7):
+        row.send_event("note", number)
+    deliver("default")
+    assert not SentEvent.objects.filter(delivered=False).exists()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from django.db import connection, transaction
+from django.db import transaction
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
 from durableflow.authoring.calls import event_call
@@ -19,7 +19,8 @@ from durableflow.engine.steps import load_journal
 from durableflow.engine.unwind import LeaseLost
 from durableflow.engine.wait_rows import Sent
 from durableflow.engine.wait_taking import Found
-from durableflow.models import SentEvent, StepRecord, WorkflowInstance
+from durableflow.models import PendingEvent, SentEvent, StepRecord, WorkflowInstance
+from tests.integration.fence_flows import blocked
 from tests.support.concurrency import Gate, Task, eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.postgresql_only]
@@ -83,16 +84,10 @@ def overtaken(by: Callable[[], Any], late: Callable[[], Any]) -> Any:
     holder = Task(first)
     gate.wait_until_reached()
     second = Task(late)
-    eventually(_somebody_waits, "the second at the lock")
+    eventually(blocked, "the second at the lock")
     gate.open()
     holder.result()
     return second.result()
-
-
-def _somebody_waits() -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT EXISTS (SELECT 1 FROM pg_locks WHERE NOT granted)")
-        return bool(cursor.fetchone()[0])
 
 
 def test_a_wait_that_is_answered_meanwhile_takes_no_second_message() -> None:
@@ -117,6 +112,29 @@ def test_a_message_that_is_consumed_meanwhile_answers_no_second_wait() -> None:
     assert overtaken(consume, lambda: it.take(first)) is False
     assert StepRecord.objects.get().status == "pending"
     assert SentEvent.objects.get().consumed_by == "/wait_for_event:other#1"
+
+
+def test_a_wait_that_is_closed_meanwhile_takes_no_message() -> None:
+    """Promise 1: whoever closed its pending event has told people so."""
+    it = claimed(1)
+    first = it.found(0)
+
+    def close() -> None:
+        WorkflowInstance.objects.select_for_update().get()
+        PendingEvent.objects.update(status="timed_out")
+
+    assert overtaken(close, lambda: it.take(first)) is False
+    assert (StepRecord.objects.get().status, SentEvent.objects.get().consumed_by) == ("pending", "")
+
+
+def test_a_message_of_an_earlier_run_answers_nothing() -> None:
+    """Design 2: what could not move to this run, since its dedupe key is used here, stays with its own."""
+    it = claimed(2)
+    SentEvent.objects.filter(pk=it.events[0].pk).update(run_number=7)
+    found = wait_taking.find(it.lease, it.claim, it.record)
+    assert found is not None and found.sent.pk == it.events[1].pk
+    SentEvent.objects.update(run_number=7)
+    assert wait_taking.find(it.lease, it.claim, it.record) is None
 
 
 def test_a_wait_that_is_settled_meanwhile_takes_no_decision() -> None:
