@@ -155,6 +155,8 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         until(lambda: not running.alive(), "no orphan is left", 10)
     with cluster(tmp_path / "log2", durableflow=LONG_LEASE):
         held.begun(2)
+        held.row.refresh_from_db()
+        assert (held.row.interruptions, held.row.give_backs) == (0, 1), "cut off by a stop: no suspect"
         held.finish()
 
 
