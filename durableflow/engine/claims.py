@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
-from durableflow.engine import held, slots
+from durableflow.engine import flushing, held, slots
 from durableflow.engine.lease import Claim, Lease, elapsed, told_of_stop
 from durableflow.engine.sql import moment
 from durableflow.engine.taking import Found, by_class, by_pk, oldest, take
@@ -57,6 +57,10 @@ def look(using: str, limit: int = 1, *, pk: int | None = None) -> Look:
         if wanted := min(wanted, limit - len(taken)):
             more, changed = _rounds(using, find, wanted)
             taken += more
+    if taken:
+        flushing.paid()
+    else:
+        flushing.flush(using)
     return Look(taken, changed and len(taken) < limit)
 
 

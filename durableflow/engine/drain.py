@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Final
 
 from django.db import Error
@@ -17,6 +16,7 @@ from durableflow.engine import heartbeat, replacement, shutdown
 from durableflow.engine.claims import look
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
+from durableflow.engine.flushing import flushed_later
 from durableflow.engine.isolation import room
 from durableflow.engine.lease import Claim
 from durableflow.engine.pool import LONGEST, Pool, pool
@@ -83,7 +83,7 @@ def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[]
     began = time.monotonic()
     end = began + seconds
     executions, delivered_at, again = 0, began if delivered else float("-inf"), False
-    with nullcontext() if helpers is None else helpers.draining(using, end, wanted):
+    with flushed_later(using) if helpers is None else helpers.draining(using, end, wanted):
         while not (replacement.wanted() or room().occupied()):
             now = time.monotonic()
             if now - delivered_at >= DELIVER_EVERY:

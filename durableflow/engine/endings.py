@@ -10,11 +10,12 @@ from typing import Any, Final
 from durableflow.core import clock, codec, failures
 from durableflow.core.statuses import Status
 from durableflow.core.transactions import raw_transaction, write_transaction
+from durableflow.engine import flushing
 from durableflow.engine.fence import fenced, timeout
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.slots import frees_slot
-from durableflow.engine.sql import HISTORY, INSTANCE, PENDING, STEP, is_postgres, moment, run
+from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, PENDING, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import LeaseLost
 from durableflow.models import WorkflowInstance
 from durableflow.models.audit import record
@@ -69,8 +70,9 @@ def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> float | None:
 @patient
 @frees_slot
 def complete(lease: Lease, output: str, *, leftovers: bool) -> None:
-    """End the instance with its output. ``leftovers``: whether open waits or steps may be there to cancel."""
-    _finish(lease, Status.COMPLETE, output, None, "workflow_completed", leftovers)
+    """End the instance with its output. ``leftovers``: whether open waits or steps may be there to cancel. Where the thread
+    claims next, this COMMIT does not wait for the disk (``engine.flushing``)."""
+    _finish(lease, Status.COMPLETE, output, None, "workflow_completed", leftovers, later=flushing.allowed())
 
 
 @patient
@@ -80,10 +82,19 @@ def fail(lease: Lease, error: dict[str, Any], *, leftovers: bool) -> None:
     _finish(lease, Status.ERRORED, None, codec.dumps(error, what="error"), "workflow_errored", leftovers)
 
 
-def _finish(lease: Lease, status: str, output: str | None, error: str | None, entry: str, leftovers: bool) -> None:
+def _finish(
+    lease: Lease,
+    status: str,
+    output: str | None,
+    error: str | None,
+    entry: str,
+    leftovers: bool,
+    *,
+    later: bool = False,
+) -> None:
     shown = None if error is None else _public(error)
     if is_postgres(lease.using):
-        sql = _finish_sql(leftovers, timeout(), clock.postgres("clock"))
+        sql = _finish_sql(leftovers, later, timeout(), clock.postgres("clock"))
         # As text, with casts in the statement: see engine/steps.py.
         params = [status, output, error, str(lease.pk), str(lease.token), entry, shown]
         rows = run(lease.using, sql, params, bare=True)
@@ -109,7 +120,7 @@ _TELL_SQLITE: Final = f"""
 
 
 @lru_cache(maxsize=16)
-def _finish_sql(leftovers: bool, timeout: str, now: str) -> str:
+def _finish_sql(leftovers: bool, later: bool, timeout: str, now: str) -> str:
     closing = (
         f""", p AS (UPDATE {PENDING} AS x SET status = 'cancelled', closed = {now} FROM i WHERE x.instance_id = i.id AND x.status = 'open'),
             s AS (UPDATE {STEP} AS x SET status = 'cancelled', finished = {now} FROM i
@@ -124,7 +135,8 @@ def _finish_sql(leftovers: bool, timeout: str, now: str) -> str:
             FROM t WHERE i.id = %s::bigint AND i.lease_token = %s::bigint AND t.v IS NOT NULL RETURNING i.id, i.run_number
         ){closing}
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
-        SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i RETURNING id"""
+        SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i
+        RETURNING id{f", {ASYNC_COMMIT}" if later else ""}"""
 
 
 def _public(error: str) -> str:
