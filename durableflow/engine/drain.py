@@ -27,6 +27,7 @@ MOST_FAILURES: Final = 5
 _failures: list[str] = []
 SETTLED_EVERY: Final = 0.02  # seconds
 DELIVER_EVERY: Final = 0.01  # seconds; a busy drain need not look at the inbox before each claim
+DELIVER_SELDOM: Final = 0.5  # seconds; where somebody else does, who hears of each event
 
 
 def drain(seconds: float = 1.0) -> int:
@@ -42,8 +43,8 @@ def drain(seconds: float = 1.0) -> int:
 
 def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None, delivered: bool = False) -> int:
     """``drain()`` for schedulers that know more. ``wanted``: asked every 20 ms by one helper that has nothing to do while
-    the calling thread is in a long body: True if work is due. ``delivered``: who asks for the drain has just delivered what
-    was sent, so that it looks for due work first."""
+    the calling thread is in a long body: True if work is due. ``delivered``: who asks for the drain goes on to deliver what
+    was sent, so that the drain looks for due work first, and seldom into the inbox."""
     if where := atomicity.opened():
         raise RuntimeError(
             f"drain() inside {where} is refused: a claim has to be committed before anything runs. Call it after the block."
@@ -86,7 +87,7 @@ def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[]
     with flushed_later(using) if helpers is None else helpers.draining(using, end, wanted):
         while not (replacement.wanted() or room().occupied()):
             now = time.monotonic()
-            if now - delivered_at >= DELIVER_EVERY:
+            if now - delivered_at >= (DELIVER_SELDOM if delivered else DELIVER_EVERY):
                 again, delivered_at = deliver(using), now
             claimed, count, more = _look(using, helpers)
             heartbeat.sign(using, workers=get_settings().THREADS, busy=held() + bool(claimed), claimed=bool(claimed))

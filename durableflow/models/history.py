@@ -24,7 +24,7 @@ class HistoryEntry(models.Model):
     instance = models.ForeignKey(
         WorkflowInstance, models.CASCADE, related_name="history", db_index=False, verbose_name=_("instance")
     )
-    run_number = models.PositiveIntegerField(_("run number"))
+    run_number = models.IntegerField(_("run number"))
     type = models.CharField(_("type"), max_length=32)
     kind = models.CharField(_("kind"), max_length=17, blank=True, default="")
     step = models.CharField(_("step"), max_length=700, blank=True, default="")

@@ -46,10 +46,8 @@ class InstanceFields(models.Model):
 
     workflow = models.CharField(_("workflow"), max_length=64)
     instance_id = models.CharField(_("instance id"), max_length=100)
-    run_number = models.PositiveIntegerField(_("run number"), default=1, help_text=_("Grows at each restart."))
-    execution = models.PositiveIntegerField(
-        _("execution"), default=0, help_text=_("How often a worker has taken it up.")
-    )
+    run_number = models.IntegerField(_("run number"), default=1, help_text=_("Grows at each restart."))
+    execution = models.IntegerField(_("execution"), default=0, help_text=_("How often a worker has taken it up."))
     seed = models.UUIDField(default=uuid.uuid4, editable=False)
     status = models.CharField(_("status"), max_length=17, choices=Status.choices, default=Status.QUEUED)
     blocked = models.TextField(_("blocked"), blank=True, default="", help_text=_("Why a person is needed."))
