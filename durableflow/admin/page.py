@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Final
 
 from django.core.paginator import Page, Paginator
+from django.db.models import TextChoices
 from django.http import QueryDict
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -41,8 +42,13 @@ class StepRow:
     def __init__(self, view: StepView, output_html: SafeString | str) -> None:
         self.view = view
         self.output_html = output_html
-        self.badge = badge(view.status, StepStatus(view.status).label)
-        self.kind = StepKind(view.kind).label
+        self.badge = badge(view.status, _word(StepStatus, view.status))
+        self.kind = _word(StepKind, view.kind)
+
+
+def _word(choices: type[TextChoices], value: str) -> str:
+    """How people call it; the word itself where only newer code knows it."""
+    return str(dict(choices.choices).get(value, value))
 
 
 class InstancePage:

@@ -166,14 +166,17 @@ class Guard:
         self._over.set()
 
     def _run(self) -> None:
-        dog, waiting = Watchdog(), Waiting()
+        dog, waiting, failing = Watchdog(), Waiting(), False
         while not self._over.wait(LOOK):
             try:
                 seen = observe(self._using)
                 reason = dog.look(seen)
                 waiting.look(seen)
+                failing = False
             except Exception as error:
-                logger.warning("The watchdog could not look: %s", error)
+                level = logging.DEBUG if failing else logging.WARNING  # once until it can look again
+                failing = True
+                logger.log(level, "The watchdog cannot look: %s", error)
                 continue
             if reason and not self._over.is_set():
                 self._alarm(reason)

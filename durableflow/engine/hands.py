@@ -113,9 +113,8 @@ class Hand:
                     logger.log(level, "%s: %s failed and is tried again: %r", self.name, me.key, error)
                     connections.close_all()
         finally:
-            with (
-                self._state
-            ):  # also where waiting itself has failed, for want of memory: whoever asks next starts a thread
+            # Also where waiting itself has failed, for want of memory: whoever asks next starts a thread.
+            with self._state:
                 me.key = None
                 if self._runner is me:
                     self._runner = None

@@ -90,7 +90,8 @@ def terms_for(rows: list[Heartbeat]) -> Terms:
 
 
 def _process(row: Heartbeat, now: datetime) -> Process:
-    kind = HeartbeatKind(row.kind)
+    # A word that only newer code knows is some scheduler's: what is certain is that it is no cluster.
+    kind = HeartbeatKind(row.kind) if row.kind in HeartbeatKind.values else HeartbeatKind.DRAIN
     terms = CLUSTER_TERMS if kind is HeartbeatKind.CLUSTER else DRAIN_TERMS
     seen = _ago(row.seen, now)
     # A sign from the future was given before the clock was set back: whoever lives has soon given another.

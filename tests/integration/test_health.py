@@ -55,6 +55,12 @@ def codes(found: Health) -> list[tuple[str, str]]:
     return [(str(reason.level), reason.code) for reason in found.reasons]
 
 
+def test_a_process_of_a_kind_that_only_newer_code_knows(stopped_clock: Any) -> None:
+    """In a deploy the web server may be the older one: it still answers."""
+    cluster(kind="later")
+    assert health.check().live[0].kind == "drain"
+
+
 # Nobody executes ------------------------------------------------------------------------------------------------------
 
 

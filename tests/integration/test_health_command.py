@@ -79,10 +79,13 @@ def test_for_programs(stopped_clock: Any) -> None:
 
 
 def test_a_reason_is_one_line(stopped_clock: Any) -> None:
-    """However long it is."""
+    """However long it is, and whatever it would do to a terminal."""
     blocked = Idle.create(instance_id="broken")
-    WorkflowInstance.objects.filter(pk=blocked.pk).update(status=S.PAUSED, blocked="a\nb" * 5000, wake_at=None)
-    assert max(len(line) for line in report()[1].splitlines()) < 400
+    text = "a\x1b[2J\u202eé\nb" * 5000
+    WorkflowInstance.objects.filter(pk=blocked.pk).update(status=S.PAUSED, blocked=text, wake_at=None)
+    said = report()[1]
+    assert max(len(line) for line in said.splitlines()) < 400
+    assert "a\\x1b[2J\\u202eé ba" in said and "\x1b" not in said
 
 
 def test_a_database_that_is_away() -> None:

@@ -110,7 +110,12 @@ def _blocked(found: Health) -> list[str]:
     if not found.blocked_latest:
         return []
     said = ["", "  Blocked, the latest first (repair the cause, then resume or terminate them in the admin):"]
-    return said + [f"    {row.label}: {' '.join(row.reason.split())[:300]}" for row in found.blocked_latest]
+    return said + [f"    {row.label}: {_printable(row.reason)[:300]}" for row in found.blocked_latest]
+
+
+def _printable(text: str) -> str:
+    """In one line, and nothing that a terminal would obey: the text of an error may hold anything."""
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(text.split()))
 
 
 def _plural(count: int, what: str) -> str:
