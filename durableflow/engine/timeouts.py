@@ -22,10 +22,13 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow.core import atomicity
 
+try:  # the public function turns number and handler into enums and back, which takes longer than the call
+    from _signal import signal as _handle  # type: ignore[import-not-found,unused-ignore]
+except ImportError:  # another Python
+    from signal import signal as _handle
+
 AGAIN: Final = 1.0
 SOON: Final = 0.001
-# The library's own functions turn each number into an enum and back, which takes longer than the call.
-_handle: Final = getattr(signal.signal, "__wrapped__", signal.signal)
 T = TypeVar("T")
 
 
