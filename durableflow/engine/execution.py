@@ -14,14 +14,14 @@ from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError
-from durableflow.engine import endings
+from durableflow.engine import endings, starvation
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Scope
 from durableflow.engine.session import Session
 from durableflow.engine.steps import Entry
-from durableflow.engine.unwind import WriteFailed
+from durableflow.engine.unwind import Drop, Unwind, WriteFailed
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
@@ -40,6 +40,11 @@ class Execution(Session):
             return self._answer(call)
         except WriteFailed as failed:  # run() has done nothing wrong
             self.replay.halt(failed.error)
+        except MemoryError as error:
+            if any(error is known for known, _step in self.errors):
+                raise  # the step's, after its last attempt
+            starvation.leave(self.claim, error)
+            self.replay.unwind(Unwind(Drop(self.lease.label)))
 
     def _answer(self, call: calls.Call) -> Any:
         scope = self.replay.root

@@ -14,7 +14,7 @@ from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
 from durableflow.core.outages import passes
-from durableflow.engine import endings, shutdown
+from durableflow.engine import endings, shutdown, starvation
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import hand_back, room, turn_away
@@ -72,6 +72,8 @@ def _contained(claim: Claim, interceptor: Interceptor) -> None:
         raise
     except WriteFailed as failed:
         _block_after_failure(claim, failed.error)
+    except MemoryError as error:
+        starvation.leave(claim, error)
     except Exception as error:
         if isinstance(error, Error) and passes(error):
             _give_back_after_outage(claim, error)

@@ -8,7 +8,8 @@ from typing import Final
 
 from durableflow.core import clock, dispatch
 from durableflow.core.transactions import write_transaction
-from durableflow.engine.sql import INSTANCE, is_postgres, run
+from durableflow.engine.lease import Lease
+from durableflow.engine.sql import INSTANCE, is_postgres, now_of, run
 
 PATIENCE: Final = 1.0
 """Seconds for rows that somebody holds: the dead process's own connection may take a moment to end."""
@@ -36,6 +37,16 @@ def expire(using: str, owners: Iterable[int]) -> int:
     if expired:
         dispatch.hint(using)
     return expired
+
+
+def let_expire(lease: Lease) -> None:
+    """Make a lease of this process due for takeover at once: whatever it was in the midst of is charged as a lost attempt.
+    Raises a database error; nothing happens to a lease that is over."""
+    now, params = now_of(lease.using)
+    with write_transaction(lease.using):
+        sql = f"UPDATE {INSTANCE} SET suspect = true, wake_at = {now} WHERE id = %s AND lease_token = %s"
+        run(lease.using, sql, [*params, lease.pk, lease.token])
+    dispatch.hint(lease.using)
 
 
 def _expire(using: str, names: list[int]) -> int:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from durableflow.cluster.children import gone
 from durableflow.models import WorkflowInstance
 from tests.support.cluster import ClusterProcess, cluster, until
 from tests.workflows.cluster_samples import ClusterHold, ClusterSteps
@@ -99,7 +100,7 @@ def test_nobody_outlives_the_main_process_or_the_sentinel(tmp_path: Path, role: 
         os.kill(running.process.pid if role == "main" else running.sentinel(), signal.SIGKILL)
         status = running.process.wait(30)
         until(lambda: not running.alive(), "no orphan is left", 10)
-        assert not Path(f"/proc/{worker}").exists()
+        assert gone(worker)
         assert status == (-signal.SIGKILL if role == "main" else 1)
         assert running.said("The cluster has died: its sentinel") == (role == "sentinel")
     with cluster(tmp_path / "log2"):

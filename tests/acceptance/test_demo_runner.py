@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from durableflow.cluster.children import gone
 from project.demo.runner import children as children_module
 from project.demo.runner import client as client_module
 from project.demo.runner.children import Child, Children
@@ -46,11 +47,7 @@ def until(found: Callable[[], Any], what: str) -> Any:
 
 
 def lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    return not gone(pid)
 
 
 @pytest.fixture

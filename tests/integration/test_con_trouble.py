@@ -8,7 +8,7 @@ import pytest
 from django.db import OperationalError, connection
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
-from durableflow.engine import executor, steps
+from durableflow.engine import executor, steprun, steps
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
@@ -79,6 +79,30 @@ def test_an_unreadable_record_blocks_its_instance_alone(column: str) -> None:
     rows[1].resume()
     drain()
     assert state(rows[1]) == (Status.COMPLETE, "repaired")
+
+
+def test_an_engine_without_memory_loses_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OPS-07: a body has left nothing to the engine, which cannot even write that down: a lost attempt, no case for a person."""
+    ran: list[int] = []
+
+    class Hungry(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return step.do("eat", lambda: ran.append(1) or "full")  # type: ignore[func-returns-value]
+
+    write, failed = steprun.write_step, []
+
+    def starved(*args: Any) -> Any:
+        if len(failed) < 2:  # the checkpoint, and then the failed attempt
+            failed.append(1)
+            raise MemoryError
+        return write(*args)
+
+    monkeypatch.setattr(steprun, "write_step", starved)
+    row = Hungry.create()
+    drain()
+    assert state(row) == (Status.COMPLETE, "full") and len(ran) == 2
+    assert row.interruptions == 0, "the checkpoint has cleared it"
+    assert row.history.filter(type="attempt_lost").count() == 1
 
 
 @pytest.mark.parametrize("kind", ["event", "decision"])

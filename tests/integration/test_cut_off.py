@@ -32,7 +32,7 @@ class Holding(Workflow):
     """A body that runs until its process is ended; the next one ends at once."""
 
     class Meta:
-        name = "holding"
+        name = "cut_off_holding"
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
         return step.do("hold", self.hold)
@@ -44,11 +44,11 @@ class Holding(Workflow):
         return os.getpid()
 
 
-class Quick(Workflow):
+class CutOffQuick(Workflow):
     """A body that takes no time."""
 
     class Meta:
-        name = "quick"
+        name = "cut_off_quick"
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
         return step.do("work", threading.get_ident)
@@ -107,7 +107,7 @@ def test_it_runs_beside_others_and_is_charged(monkeypatch: pytest.MonkeyPatch) -
         def run(self, event: WorkflowEvent, step: Step) -> None:
             step.do("work", gate.stop_here)
 
-    row = Quick.create()
+    row = CutOffQuick.create()
     cut_off(monkeypatch, take())
     again = take()
     other = Other.create()
@@ -141,7 +141,7 @@ def test_a_charge_is_never_lost_with_the_next_worker(monkeypatch: pytest.MonkeyP
 
 def test_a_worker_that_nobody_asked_to_stop_is_a_suspect(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it had gone on after a Ctrl-C: its leases tell of the stop no longer."""
-    Quick.create()
+    CutOffQuick.create()
     claimed = take()
     with monkeypatch.context() as patch:
         patch.setattr(shutdown, "_sources", [lambda: True])
@@ -157,7 +157,7 @@ def test_a_worker_that_nobody_asked_to_stop_is_a_suspect(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("by_stop", [True, False])
 def test_one_that_is_given_back_at_once_is_what_it_was(monkeypatch: pytest.MonkeyPatch, by_stop: bool) -> None:
     """A takeover that is undone leaves no trace: the next one charges, counts and isolates as if it were the first."""
-    row = Quick.create()
+    row = CutOffQuick.create()
     claimed = take()
     if by_stop:
         cut_off(monkeypatch, claimed)
@@ -175,7 +175,7 @@ def test_one_that_is_given_back_at_once_is_what_it_was(monkeypatch: pytest.Monke
 
 def test_it_does_not_go_on_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that no deploy leaves the time to end needs a person, who is told why."""
-    row = Quick.create()
+    row = CutOffQuick.create()
     for _ in range(MAX_GIVE_BACKS):
         cut_off(monkeypatch, take())
     assert (drained(row).status, row.interruptions) == (S.PAUSED, 0)

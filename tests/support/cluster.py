@@ -68,12 +68,12 @@ class ClusterProcess:
         return self.process.wait(seconds)
 
     def alive(self) -> bool:
-        """Whether any process of the cluster is left."""
+        """Whether any process of the cluster is left. One that has ended and waits for the init process to notice is not."""
         try:
             os.killpg(self.process.pid, 0)
         except ProcessLookupError:
             return False
-        return True
+        return _any_runs(self.process.pid)
 
     def idle_readers(self, count: int) -> list[int]:
         """Wait until ``count`` workers and monitors are there and do nothing, so that they wait for their queues; their
@@ -118,6 +118,20 @@ class ClusterProcess:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         until(lambda: not self.alive(), "all processes of the cluster are gone")
+
+
+def _any_runs(group: int) -> bool:
+    """Whether a process of the group is no zombie; also where that cannot be seen (Linux alone shows it)."""
+    if not Path("/proc/self/stat").exists():
+        return True
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state not in "ZX":
+            return True
+    return False
 
 
 def _ticks(pid: int) -> int:
