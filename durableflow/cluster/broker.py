@@ -19,7 +19,7 @@ from django_q.signing import SignedPackage
 
 from durableflow.cluster.drains import DRAINS, Pace
 from durableflow.cluster.hint import notify
-from durableflow.cluster.listening import TICK, Listener, Poller
+from durableflow.cluster.listening import TICK, Listener, Poller, pause
 from durableflow.cluster.postgresql import PostgresListener
 from durableflow.cluster.sqlite import SqliteListener
 from durableflow.cluster.table import TABLE
@@ -27,7 +27,7 @@ from durableflow.cluster.wallclock import WallClock
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
 from durableflow.engine import heartbeat
-from durableflow.engine.delivery import deliver
+from durableflow.engine.delivery import delivery
 from durableflow.engine.look import NextDue, next_due
 from durableflow.engine.takeover import expire
 from durableflow.models.creation import database
@@ -43,6 +43,8 @@ NEWS_EVERY: Final = 0.1
 """Seconds between two glances at what other processes of the cluster have to tell."""
 LOST_AFTER: Final = 2.0
 """Seconds after which a drain that is no longer in the queue, and that no worker has begun, is taken for lost."""
+BEGUN_WITHIN: Final = 0.002
+"""Seconds that an idle worker may take until it has begun a drain."""
 DRAIN: Final = "durableflow.cluster.tasks.drain_task"
 
 Tasks = list[tuple[Any, str]]
@@ -149,6 +151,9 @@ class Broker(ORM):  # type: ignore[misc]
         Conf.POLL = 0
 
     def _tick(self) -> Tasks | None:
+        if DRAINS.unbegun() and DRAINS.age() < BEGUN_WITHIN:
+            # The drain that was just handed out: the next look would take processor and database from the worker that begins it.
+            pause(BEGUN_WITHIN, _begun, BEGUN_WITHIN / 10)
         close_old_connections()
         if dead := TABLE.dead():
             expire(self._using, dead)
@@ -157,15 +162,17 @@ class Broker(ORM):  # type: ignore[misc]
         if self._clock is not None:
             self._clock.look(self._using, self._tasks_were_due)
         self._listener.arm()
-        locked = deliver(self._using)
-        due = next_due(self._using)
+        delivered = delivery(self._using)
+        # Whoever is due first will be claimed first; that somebody is due is known without asking.
+        due = next_due(self._using) if delivered.due is None else NextDue(0.0, delivered.due)
+        asked = time.monotonic()
         TABLE.saw(0.0 if due is None else -due.seconds)
         if due is None or due.seconds > 0:
             self._pace.reset()
         elif not self._pace.left(due.instance) and (drain := self._hand_out(due)):
             return drain
         tasks: Tasks | None = super().dequeue() if self._room() else None
-        if not tasks and self._wait(due, locked=locked) and due is not None:
+        if not tasks and self._wait(due, asked, locked=delivered.again) and due is not None:
             return self._hand_out(due)  # a timer's moment is known: nothing has to be asked first
         return tasks or None
 
@@ -215,13 +222,13 @@ class Broker(ORM):  # type: ignore[misc]
             self._sign_at = now + heartbeat.INTERVAL
             heartbeat.beat(self._using, _beat(self._key))
 
-    def _wait(self, due: NextDue | None, *, locked: bool) -> bool:
-        """Wait until another look is worth it. True: nothing else has happened until ``due`` is due."""
-        asked = time.monotonic()
+    def _wait(self, due: NextDue | None, asked: float, *, locked: bool) -> bool:
+        """Wait until another look is worth it. True: nothing else has happened until ``due``, which counts from ``asked``, is
+        due."""
         seconds = DELIVERY_AGAIN if locked else LONGEST_WAIT
         signs, every = [_news], NEWS_EVERY
         if due is not None and due.seconds > 0:
-            seconds = min(seconds, due.seconds)
+            seconds = min(seconds, max(0.0, asked + due.seconds - time.monotonic()))
         elif due is not None and DRAINS.unbegun():
             signs, every = [_news, _begun], TICK
             if self._helpers():

@@ -5,10 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, Final
 
 from django.db import connections
 
 from durableflow.cluster.listening import TICK
+
+_VERSION: Final = "PRAGMA data_version"
 
 
 class SqliteListener:
@@ -24,21 +27,30 @@ class SqliteListener:
 
     def wait(self, seconds: float, until: Callable[[], bool] | None = None, every: float = TICK) -> bool:
         """Wait until the version differs from the one at ``arm``."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            if until and until():
-                return False
-            time.sleep(min(TICK, left))
-            if self._read() != self._version:
-                return True
+        now = time.monotonic()
+        end, ask_at = now + seconds, now
+        # The bare loop: an idle cluster does little else.
+        with self._wrapper.wrap_database_errors:
+            read = self._raw().execute
+            while now < end:
+                if until and now >= ask_at:
+                    if until():
+                        return False
+                    ask_at = now + every
+                time.sleep(min(TICK, end - now))
+                if read(_VERSION).fetchone()[0] != self._version:
+                    return True
+                now = time.monotonic()
         return False
 
     def close(self) -> None:
         """Close the connection."""
         self._wrapper.close()
 
-    def _read(self) -> int:
+    def _raw(self) -> Any:
         self._wrapper.ensure_connection()
+        return self._wrapper.connection
+
+    def _read(self) -> int:
         with self._wrapper.wrap_database_errors:
-            row = self._wrapper.connection.execute("PRAGMA data_version").fetchone()
-        return int(row[0])
+            return int(self._raw().execute(_VERSION).fetchone()[0])

@@ -7,7 +7,7 @@ those that somebody holds, makes the waiting ones due, tells the running ones th
 from __future__ import annotations
 
 import logging
-from typing import Final
+from typing import Final, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connections
 
@@ -23,23 +23,35 @@ BATCH: Final = 500
 _after: dict[str, int] = {}
 
 
+class Delivery(NamedTuple):
+    """What became of what was sent. ``again``: an instance was held by somebody, so that a look in 20 ms is due. ``due``: an
+    instance that has just been made due, where that is known."""
+
+    again: bool
+    due: int | None = None
+
+
 def deliver(using: str) -> bool:
-    """Deliver what was sent, in short transactions of its own; True if an instance was held by somebody, so that a look
-    in 20 ms is due.
+    """Deliver what was sent, in short transactions of its own; True if a look in 20 ms is due (``Delivery.again``)."""
+    return delivery(using).again
+
+
+def delivery(using: str) -> Delivery:
+    """The same, and more of what came of it.
 
     Reads first: nothing is locked or opened while nothing is there.
     """
     wanted = _look(using)
     if not wanted:
-        return False
+        return Delivery(again=False)
     try:
         if len(wanted) < BATCH and is_postgres(using) and not connections[using].in_atomic_block:
             return _deliver_at_once(using)
-        return _deliver_in_transaction(using, wanted)
+        return Delivery(_deliver_in_transaction(using, wanted))
     except (OperationalError, InterfaceError):
         raise  # the database is away or busy: the next look
     except Exception:
-        return _deliver_one_by_one(using, wanted)
+        return Delivery(_deliver_one_by_one(using, wanted))
 
 
 def _look(using: str) -> list[int]:
@@ -54,13 +66,13 @@ def _look(using: str) -> list[int]:
     return found
 
 
-def _deliver_at_once(using: str) -> bool:
+def _deliver_at_once(using: str) -> Delivery:
     """The usual case: all that is there, in one statement. What that leaves is looked at more closely."""
-    found, locked, left = inbox.deliver_at_once(using, BATCH)
+    found, locked, left, due = inbox.deliver_at_once(using, BATCH)
     if left:
-        return _deliver_in_transaction(using, found)
+        return Delivery(_deliver_in_transaction(using, found), due)
     missing = set(found).difference(locked)
-    return bool(missing) and _drop_orphans(using, missing)
+    return Delivery(bool(missing) and _drop_orphans(using, missing), due)
 
 
 def _deliver_one_by_one(using: str, wanted: list[int]) -> bool:

@@ -125,8 +125,10 @@ class Execution(Session):
                 self.suspend(wake_at, identity)
         elif record.wake_at is not None and record.wake_at > now:
             self.suspend(record.wake_at, identity)
+        # Lost with a crash of the server, the end of a sleep that had begun is found once more; what follows it waits for the disk.
+        later = record.status == PENDING
         record.status = COMPLETE
-        self.write(record, Entry("sleep_completed"), wake_at=record.wake_at)
+        self.write(record, Entry("sleep_completed"), wake_at=record.wake_at, later=later)
 
     def _now(self, identity: Identity, record: Record | None) -> Any:
         record = record or self.new_record(identity)

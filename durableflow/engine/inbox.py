@@ -57,11 +57,12 @@ def _found(condition: str, after: str) -> str:
 
 class AtOnce(NamedTuple):
     """What a delivery in one statement came to: the instances with undelivered events, those of them that it could lock,
-    and whether some of their events are left."""
+    whether some of their events are left, and one instance that it has made due, if it has."""
 
     found: list[int]
     locked: list[int]
     left: bool
+    due: int | None
 
 
 def deliver_at_once(using: str, most: int) -> AtOnce:
@@ -74,8 +75,8 @@ def deliver_at_once(using: str, most: int) -> AtOnce:
     """
     user = get_user_model()._meta
     table, key = (connections[using].ops.quote_name(name) for name in (user.db_table, str(user.pk.column)))
-    ((found, locked, left),) = run(using, _at_once(clock.postgres("clock"), table, key, undelivered(using, "s."), most))
-    return AtOnce(found, locked, left)
+    (row,) = run(using, _at_once(clock.postgres("clock"), table, key, undelivered(using, "s."), most))
+    return AtOnce(*row)
 
 
 @lru_cache(maxsize=8)
@@ -95,9 +96,9 @@ def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
         q AS ({_sent("own", f"{condition} AND s.id IN (SELECT e.id FROM e WHERE {free})", condition)} RETURNING s.*),
         h AS ({_history(now, "q", "own", "true", True)}),
         x AS (UPDATE {INSTANCE} AS i {_WAKE.format(now=now)} FROM (SELECT DISTINCT instance_id AS pk FROM q) AS d
-            WHERE i.id = d.pk AND {_ASLEEP})
+            WHERE i.id = d.pk AND {_ASLEEP} RETURNING i.id, i.status = 'waiting' AND i.wake_at <= {now} AS due)
         SELECT ARRAY(SELECT pk FROM w), ARRAY(SELECT id FROM own),
-            (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free})
+            (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free}), (SELECT min(id) FROM x WHERE due)
         FROM (SELECT {ASYNC_COMMIT}) AS c"""
 
 

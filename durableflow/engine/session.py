@@ -172,7 +172,15 @@ class Session:
         """Run an attempt with its checkpoint in one transaction."""
         return run_atomically(self.lease, self.run_number, attempt, record, again=again)
 
-    def write(self, record: Record, *entries: Entry, wake_in: float | None = None, wake_at: Any = None) -> Any:
+    def write(
+        self,
+        record: Record,
+        *entries: Entry,
+        wake_in: float | None = None,
+        wake_at: Any = None,
+        later: bool = False,
+    ) -> Any:
+        """Write a record of a call that has no body; its ``wake_at``. ``later``: see ``StepWrite``."""
         written = write_step(
             self.lease,
             StepWrite(
@@ -183,6 +191,7 @@ class Session:
                 wake_in=wake_in,
                 wake_at=wake_at,
                 unshaken=record.finished and self.shaken,
+                later=later,
             ),
         )
         if record.finished:

@@ -28,8 +28,8 @@ PENDING = PendingEvent._meta.db_table
 SENT = SentEvent._meta.db_table
 
 # For this transaction of PostgreSQL: the COMMIT does not wait for the disk. For renewals and deliveries: what a crash of the server
-# takes back of them is simply due again; and for completions before a claim (engine.flushing). Not for claims: the holder of one that is
-# taken back would go on with its body beside the next.
+# takes back of them is simply due again; for the end of a sleep, which is over all the same; and for completions before a claim
+# (engine.flushing). Not for claims: the holder of one that is taken back would go on with its body beside the next.
 ASYNC_COMMIT: Final = "set_config('synchronous_commit', 'off', true)"
 
 _LARGE: Final = 100  # rows

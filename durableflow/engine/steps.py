@@ -13,7 +13,7 @@ from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import FINISHED, Identity, Record
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
-from durableflow.engine.sql import HISTORY, INSTANCE, STEP, is_postgres, moment, run
+from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import LeaseLost
 
 _COLUMNS: Final = (
@@ -43,7 +43,8 @@ class Entry:
 @dataclass(slots=True, kw_only=True)
 class StepWrite:
     """What to write of a record. ``wake_in`` seconds from the database's now, or ``wake_at``; ``unshaken`` clears
-    the count of interruptions, because the instance has made progress."""
+    the count of interruptions, because the instance has made progress; ``later``: what would be written once more, should
+    the server crash, need not wait for the disk."""
 
     record: Record
     run_number: int
@@ -52,6 +53,7 @@ class StepWrite:
     wake_in: float | None = None
     wake_at: datetime | None = None
     unshaken: bool = False
+    later: bool = False
 
     @property
     def wakes(self) -> bool:
@@ -118,7 +120,7 @@ def _postgres_sql(write: _Shape, now: str) -> str:
                 {finished}, '', 0
             FROM f {_UPSERT.replace("RETURNING id", f"RETURNING {STEP}.id")}
         ){history}{calm}
-        SELECT s.id, {"s.wake_at" if write.wakes else "NULL"} FROM f LEFT JOIN s ON true"""
+        SELECT s.id, {"s.wake_at" if write.wakes else "NULL"}{f", {ASYNC_COMMIT}" if write.later else ""} FROM f LEFT JOIN s ON true"""
 
 
 class _Shape(NamedTuple):
@@ -132,13 +134,14 @@ class _Shape(NamedTuple):
     entries: tuple[str, ...]
     wakes: bool
     unshaken: bool
+    later: bool
 
 
 def _shape(write: StepWrite) -> _Shape:
     record = write.record
     return _Shape(
         record.identity.kind, record.status, record.sensitive, record.freed, record.error is not None,
-        tuple([entry.type for entry in write.entries]), write.wakes, write.unshaken,
+        tuple([entry.type for entry in write.entries]), write.wakes, write.unshaken, write.later,
     )  # fmt: skip
 
 

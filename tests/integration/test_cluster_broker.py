@@ -58,9 +58,9 @@ def while_it_waits(tick: Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[C
     monkeypatch.setattr(broker, "LONGEST_WAIT", 4 * PATIENCE)
     original, waits = tick._wait, Gate()
 
-    def wait(due: Any, *, locked: bool) -> None:
+    def wait(due: Any, asked: float, *, locked: bool) -> bool:
         waits.stop_here()
-        original(due, locked=locked)
+        return original(due, asked, locked=locked)
 
     monkeypatch.setattr(tick, "_wait", wait)
 
@@ -257,8 +257,9 @@ def test_a_cluster_takes_leave_in_the_very_look_in_which_it_was_stopped(
     tick: Broker, drains: Drains, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # django-q2's pusher ends after that look when its own flag is set by then, and never asks again.
-    def stop_meanwhile(due: Any, *, locked: bool) -> None:
+    def stop_meanwhile(due: Any, asked: float, *, locked: bool) -> bool:
         drains.stop()
+        return False
 
     monkeypatch.setattr(tick, "_wait", stop_meanwhile)
     assert tick.dequeue() is None

@@ -40,6 +40,29 @@ def test_a_queue_goes_on_when_a_process_died_with_its_lock(name: str) -> None:
     queue.join_thread()
 
 
+def test_a_small_message_goes_at_once() -> None:
+    """Not by way of the queue's thread, which waits for the one that puts."""
+    queue = HolderQueue()
+    queue.put("something")
+    assert queue._thread is None and queue.size.value == 1  # type: ignore[attr-defined]
+    assert (queue.get(), queue.size.value) == ("something", 0)
+    queue.close()
+
+
+def test_putting_never_waits_and_loses_nothing() -> None:
+    """The pipe takes some 20 of these; the others wait in the queue's thread, and one that is too long goes there too."""
+    queue = HolderQueue()
+    messages = [f"{number:<3000}" for number in range(200)] + ["x" * 100_000, "short"]
+    for message in messages:
+        queue.put(message)
+    assert sorted(queue.get() for _ in messages) == sorted(messages)
+    assert queue.size.value == 0 and queue._sem._semlock._is_zero() is False
+    with pytest.raises(Empty):
+        queue.get(timeout=0.01)
+    queue.close()
+    queue.join_thread()
+
+
 def die_while(queue: HolderQueue, what: str) -> None:
     def die(*_args: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
