@@ -143,3 +143,18 @@ def test_what_a_full_statement_leaves_is_delivered_too(monkeypatch: pytest.Monke
         row.send_event("note", number)
     deliver("default")
     assert not SentEvent.objects.filter(delivered=False).exists()
+
+
+def test_it_tells_whom_it_has_made_due() -> None:
+    """Not one that runs, which only notes that something has come; nor one that is held or paused."""
+    rows = [Hearer.create() for _ in range(4)]
+    drain()
+    kept = WorkflowInstance.objects
+    kept.filter(pk=rows[0].pk).update(status="paused")
+    kept.filter(pk=rows[1].pk).update(hold="newer_code")
+    for row in rows[:2]:
+        row.send_event("note", 1)
+    assert delivery.delivery("default") == (False, None)
+    for row in rows[2:]:
+        row.send_event("note", 1)
+    assert delivery.delivery("default") == (False, rows[2].pk)
