@@ -163,10 +163,12 @@ class Broker(ORM):  # type: ignore[misc]
             self._clock.look(self._using, self._tasks_were_due)
         self._listener.arm()
         delivered = delivery(self._using)
-        # Whoever is due first will be claimed first; that somebody is due is known without asking.
-        due = next_due(self._using) if delivered.due is None else NextDue(0.0, delivered.due)
+        if delivered.due is None:
+            due = next_due(self._using)
+            TABLE.saw(0.0 if due is None else -due.seconds)
+        else:  # whoever is due first will be claimed first; that somebody is due is known without asking
+            due = NextDue(0.0, delivered.due)
         asked = time.monotonic()
-        TABLE.saw(0.0 if due is None else -due.seconds)
         if due is None or due.seconds > 0:
             self._pace.reset()
         elif not self._pace.left(due.instance) and (drain := self._hand_out(due)):

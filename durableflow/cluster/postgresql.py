@@ -92,7 +92,7 @@ class PostgresListener:
             with self._wrapper.wrap_database_errors:
                 payloads = self._arrived()
                 # Not the driver's own wait: it ends each by a dozen short ones, and a cluster at work waits all the time.
-                if not payloads and seconds > 0 and select.select([self._raw()], [], [], seconds)[0]:
+                if not payloads and seconds > 0 and _readable(self._raw(), seconds):
                     payloads = self._arrived()
         except Error as error:
             self._lost(error)
@@ -141,3 +141,13 @@ class PostgresListener:
         if self._complaint:
             logger.info("The cluster hears notifications again.")
         self._complaint = ""
+
+
+def _readable(raw: Any, seconds: float) -> bool:
+    """Wait for something to read for at most ``seconds``."""
+    try:
+        return bool(select.select([raw], [], [], seconds)[0])
+    except ValueError:  # a process with more than a thousand open files: the other one counts in whole milliseconds
+        poll = select.poll()
+        poll.register(raw, select.POLLIN)
+        return bool(poll.poll(1000 * seconds))

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, Final
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+_IN_TRANSACTION: Final = (2, 3)  # libpq: in a transaction, in a failed one
 _baseline: ContextVar[Mapping[str, int] | None] = ContextVar("durableflow_baseline", default=None)
 
 
@@ -42,7 +44,23 @@ def opened(wrappers: Iterable[BaseDatabaseWrapper] | None = None) -> str:
                 return f"atomic() on {connection.alias!r}"
         elif connection.connection is not None and not connection.autocommit:
             return f"autocommit off on {connection.alias!r}"
+        elif begun_by_hand(connection):
+            return f"a transaction begun by hand on {connection.alias!r}"
     return ""
+
+
+def begun_by_hand(connection: BaseDatabaseWrapper) -> bool:
+    """Whether a transaction is open of which Django knows nothing (``cursor.execute("BEGIN")``): whatever anybody writes over
+    this connection from then on would never be committed."""
+    raw: Any = connection.connection
+    if raw is None:
+        return False
+    if connection.vendor == "postgresql":
+        return raw.pgconn.transaction_status in _IN_TRANSACTION
+    try:
+        return connection.vendor == "sqlite" and bool(raw.in_transaction)
+    except Exception:  # it was closed behind Django's back
+        return False
 
 
 def abandon_opened() -> None:
@@ -53,7 +71,11 @@ def abandon_opened() -> None:
         if connection.alias in base:
             while connection.in_atomic_block and len(connection.atomic_blocks) > base[connection.alias]:
                 connection.atomic_blocks[-1].__exit__(_Abandoned, _Abandoned(), None)
-        elif connection.in_atomic_block or (connection.connection is not None and not connection.autocommit):
+        elif (
+            connection.in_atomic_block
+            or (connection.connection is not None and not connection.autocommit)
+            or begun_by_hand(connection)
+        ):
             drop(connection)
 
 

@@ -25,7 +25,7 @@ from durableflow.engine.sql import is_postgres
 from durableflow.engine.steprun import FailedAttempt, StepRun
 from durableflow.engine.steps import Entry
 from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, drop_closed, forget_interruption
-from durableflow.engine.unwind import GiveBack, LeaseLost, ProcessDied, Unwind, WriteFailed
+from durableflow.engine.unwind import AlreadyFinished, GiveBack, LeaseLost, ProcessDied, Unwind, WriteFailed
 
 __all__ = ["BodyOptions", "BodyRun", "resolve"]
 logger = logging.getLogger("durableflow.steps")
@@ -207,7 +207,10 @@ class BodyRun(StepRun):
         if not self.attempt.fail():
             self._drop(f"error ({type(error).__name__})")
         failed = FailedAttempt(self, self.attempt.number, error, self._context(), self._started)
-        wake_at = failed.write()
+        try:
+            wake_at = failed.write()
+        except AlreadyFinished:  # nothing has failed: another execution takes the recorded value
+            self.session.replay.unwind(Unwind(GiveBack(stop=False)))
         if failed.refused:
             self.session.refused = self
             self.session.errors.append((failed.error, self.identity))

@@ -20,6 +20,7 @@ from durableflow.engine.flushing import flushed_later
 from durableflow.engine.isolation import room
 from durableflow.engine.lease import Claim
 from durableflow.engine.pool import LONGEST, Pool, pool
+from durableflow.engine.timeouts import fresh
 from durableflow.engine.watcher import held
 from durableflow.models.creation import database
 
@@ -57,6 +58,8 @@ def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None, deliv
             return executions
         except Exception as error:
             _count_failure(error)
+            if isinstance(error, Error):
+                fresh(database())
             raise
         except KeyboardInterrupt:
             if helpers is not None and shutdown.requested():

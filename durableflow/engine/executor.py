@@ -21,7 +21,7 @@ from durableflow.engine.isolation import hand_back, room, turn_away
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.steps import load_journal
-from durableflow.engine.timeouts import clean_connections
+from durableflow.engine.timeouts import clean_connections, fresh
 from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend, WriteFailed
 from durableflow.engine.watcher import let_go, watcher
 
@@ -110,8 +110,13 @@ def _give_back_after_outage(claim: Claim, error: Error) -> None:
 
 def _block_after_failure(claim: Claim, error: Exception) -> None:
     logger.error("%s: the engine failed", claim.label, extra={"instance": claim.lease.pk}, exc_info=error)
+    reason = f"The engine failed: {type(error).__name__}: {error}"
     try:
-        endings.block(claim.lease, f"The engine failed: {type(error).__name__}: {error}")
+        try:
+            endings.block(claim.lease, reason)
+        except WriteFailed:  # the body may have left its session in a state in which nothing can be written
+            fresh(claim.lease.using)
+            endings.block(claim.lease, reason)
     except (Exception, LeaseLost, WriteFailed):
         logger.exception("%s could not be blocked; its lease will expire", claim.label)
 

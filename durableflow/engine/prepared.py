@@ -18,12 +18,9 @@ LAST_GOOD: Final = 2  # PGRES_TUPLES_OK; below are COMMAND_OK and EMPTY_QUERY
 
 def ready(raw: Any) -> bool:
     """Whether the driver's connection would send nothing before a statement (BEGIN), and speaks UTF-8."""
-    try:
-        utf8 = raw.durableflow_utf8
-    except AttributeError:
-        utf8 = raw.durableflow_utf8 = raw.info.encoding == "utf-8"
+    if not hasattr(raw, "durableflow_prepared"):
         raw.durableflow_prepared, raw.durableflow_numbers = {}, count(1)
-    return bool(utf8 and raw.autocommit)
+    return bool(raw.autocommit and raw.pgconn.parameter_status(b"client_encoding") == b"UTF8")
 
 
 def execute(raw: Any, sql: str, params: Sequence[str | None]) -> list[tuple[str | None, ...]]:

@@ -6,6 +6,7 @@ import logging
 
 from durableflow.engine import replacement, takeover
 from durableflow.engine.lease import Claim
+from durableflow.engine.timeouts import clean_connections
 
 logger = logging.getLogger("durableflow.engine")
 
@@ -20,6 +21,8 @@ def leave(claim: Claim, error: MemoryError) -> None:
         logger.error(
             "%s: the engine ran out of memory", claim.label, extra={"instance": claim.lease.pk}, exc_info=error
         )
+        clean_connections()  # it may have hit in the middle of a query
+        claim.lease.lost = True  # it is renewed no more
         takeover.let_expire(claim.lease)
     except Exception:
         logger.exception("%s could not be let go; its lease will expire", claim.label)

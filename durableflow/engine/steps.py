@@ -14,7 +14,7 @@ from durableflow.engine.journal import FINISHED, Identity, Record
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
-from durableflow.engine.unwind import LeaseLost
+from durableflow.engine.unwind import AlreadyFinished, LeaseLost
 
 _COLUMNS: Final = (
     "instance_id, run_number, scope, kind, name, count, seq, execution, key_run, status, sensitive, config, output, error, attempts, "
@@ -66,7 +66,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     """Write a record with its history as the lease's holder; returns its ``wake_at``.
 
     A finished row is never touched, and a write that is repeated after a lost answer finds its own token: then it has
-    succeeded and changes nothing. Raises LeaseLost.
+    succeeded and changes nothing. Raises LeaseLost, AlreadyFinished.
     """
     if is_postgres(lease.using):
         rows = run(
@@ -212,15 +212,18 @@ def _stamp(value: datetime | None) -> str | None:
 
 
 def _own_wake_at(lease: Lease, write: StepWrite) -> Any:
-    """Nothing was written: this very write had been done, and its answer was lost, or somebody else has finished the row."""
+    """Nothing was written: this very write had been done, and its answer was lost; or the row is finished, by somebody else
+    (LeaseLost) or by this lease (AlreadyFinished)."""
     rows = run(
         lease.using,
-        f"""SELECT token, wake_at FROM {STEP}
+        f"""SELECT token, wake_at, status FROM {STEP}
             WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s AND count = %s""",
         [lease.pk, write.run_number, *write.record.identity],
     )
     if not rows or rows[0][0] != lease.token:
         raise LeaseLost(lease.label)
+    if rows[0][2] in FINISHED and rows[0][2] != write.record.status:
+        raise AlreadyFinished(f"{lease.label}: {write.record.identity.label}")
     return rows[0][1]
 
 

@@ -115,6 +115,14 @@ def clean_connections() -> None:
     atomicity.abandon_opened()
 
 
+def fresh(using: str) -> None:
+    """Let go of this thread's connection after an error of the database: it may be broken, or in a state in which somebody's
+    ``SET`` has left it. Not inside ``atomic()``, which ends with its connection."""
+    connection = connections[using]
+    if not connection.in_atomic_block:
+        connection.close()
+
+
 def drop_active() -> None:
     """Close the connections that an exception has left in the middle of a query.
 

@@ -62,6 +62,11 @@ class LeaseLost(BaseException):
     """Another executor owns the instance, or nobody does: drop the work, write nothing (design 4, "Fence")."""
 
 
+class AlreadyFinished(BaseException):
+    """This very lease has written the record as finished, and now writes something else: the exception that led here came
+    after the checkpoint was committed (a signal's, or one for want of memory). The checkpoint counts."""
+
+
 class WriteFailed(BaseException):
     """A statement of the engine failed, and not in a way that passes by itself: no error of the workflow, which must
     not end by it (design 6, "Engine failures"). ``error``: what the database said."""
