@@ -55,9 +55,9 @@ def begun_by_hand(connection: BaseDatabaseWrapper) -> bool:
     raw: Any = connection.connection
     if raw is None:
         return False
-    if connection.vendor == "postgresql":
-        return raw.pgconn.transaction_status in _IN_TRANSACTION
     try:
+        if connection.vendor == "postgresql":
+            return raw.pgconn.transaction_status in _IN_TRANSACTION
         return connection.vendor == "sqlite" and bool(raw.in_transaction)
     except Exception:  # it was closed behind Django's back
         return False

@@ -18,6 +18,8 @@ LAST_GOOD: Final = 2  # PGRES_TUPLES_OK; below are COMMAND_OK and EMPTY_QUERY
 
 def ready(raw: Any) -> bool:
     """Whether the driver's connection would send nothing before a statement (BEGIN), and speaks UTF-8."""
+    if raw.closed:
+        return False  # the driver's cursor tells
     if not hasattr(raw, "durableflow_prepared"):
         raw.durableflow_prepared, raw.durableflow_numbers = {}, count(1)
     return bool(raw.autocommit and raw.pgconn.parameter_status(b"client_encoding") == b"UTF8")
