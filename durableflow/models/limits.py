@@ -111,13 +111,16 @@ _PARKED: Final = f"hold = '{Hold.LIMIT.value}' AND wake_at IS NULL AND concurren
 
 
 def _wake_postgres(table: str, count: int) -> str:
+    # Found once: a plan that looked anew for each row of the table would wake another one each time.
     return f"""
-        UPDATE {table} AS i SET wake_at = {clock.postgres("clock")}, hold = '' FROM (
+        WITH next AS MATERIALIZED (
             SELECT x.id FROM unnest(ARRAY{_order()}) AS k, (SELECT %s::text AS key) AS p, LATERAL (
                 SELECT id FROM {table} WHERE {_PARKED.replace("%s", "p.key")} AND claim_class = k
                 ORDER BY id LIMIT {int(count)} FOR NO KEY UPDATE SKIP LOCKED
             ) AS x LIMIT {int(count)}
-        ) AS next WHERE i.id = next.id RETURNING i.id"""  # noqa: S608
+        )
+        UPDATE {table} AS i SET wake_at = {clock.postgres("clock")}, hold = ''
+        FROM next WHERE i.id = next.id RETURNING i.id"""  # noqa: S608
 
 
 def _wake_sqlite(table: str, count: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
 from durableflow.core import registry
@@ -15,7 +15,7 @@ from durableflow.engine.claims import claim, look
 from durableflow.engine.executor import execute
 from durableflow.engine.look import next_due
 from durableflow.engine.unwind import LeaseLost
-from durableflow.models import ConcurrencyLimit, Priority, WorkflowInstance
+from durableflow.models import ConcurrencyLimit, Priority, WorkflowInstance, limits
 from durableflow.timeline import reason
 from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
@@ -312,3 +312,21 @@ def test_the_database_keeps_slots_and_leases_together() -> None:
     claim("default")
     with pytest.raises(IntegrityError), transaction.atomic():
         WorkflowInstance.objects.filter(pk=row.pk).update(lease_token=None)
+
+
+@pytest.mark.postgresql_only
+def test_a_free_slot_wakes_one_whatever_the_plan(stopped_clock: StoppedClock) -> None:
+    """A plan that searched once for each row of the table would find another parked instance each time."""
+    flow = limited(1)
+    rows = [flow.create()]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "VACUUM ANALYZE durableflow_workflowinstance"
+        )  # a table of one row is read before what to look up in it
+    rows += [flow.create() for _ in range(5)]
+    (held,) = look("default", 1).taken
+    while look("default", 10).again:
+        pass
+    assert limits.wake("default", WorkflowInstance._meta.db_table, flow.options.name, 1) == 1
+    assert WorkflowInstance.objects.filter(hold="limit").count() == len(rows) - 2
+    execute(held, renew=False)
