@@ -14,6 +14,7 @@ from django.db import models
 from django.forms import Form
 from django.utils.functional import Promise
 
+from durableflow.authoring.undo import AnyRollback
 from durableflow.core.durations import TEN_YEARS, parse_duration
 from durableflow.core.exceptions import InvalidConfig, LimitExceeded
 from durableflow.core.names import check_event_type, check_step_name, check_text
@@ -64,6 +65,7 @@ class DoCall(Call):
     body: Callable[[], Any]
     retries: Retries | None = None
     timeout: timedelta | None = None
+    rollback: AnyRollback | None = None
     sensitive: bool = False
     atomic: bool = False
 

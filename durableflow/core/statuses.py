@@ -34,6 +34,7 @@ class Hold(models.TextChoices):
     LIMIT = "limit", _("Waiting for a free slot")
     UNKNOWN_WORKFLOW = "unknown_workflow", _("No running worker knows this workflow")
     NEWER_CODE = "newer_code", _("Waiting for workers with newer code")
+    WINDOW = "window", _("Waiting for its turn among its parent's children")
 
 
 class HeartbeatKind(models.TextChoices):
@@ -79,6 +80,7 @@ class StepKind(models.TextChoices):
     RACE = "race", _("Race")
     CHILD = "child", _("Child workflow")
     NOW = "now", _("Now")
+    PATCH = "patch", _("Patch")
 
 
 class StepStatus(models.TextChoices):
@@ -109,6 +111,7 @@ class SentKind(models.TextChoices):
     EVENT = "event", _("Event")
     DECISION = "decision", _("Decision")
     CHILD = "child", _("Child")
+    PARENT = "parent", _("Parent")
 
 
 # verb -> {status before: status after} (design 2). Verbs of people ask this table; the engine's own say the same in SQL, under

@@ -58,7 +58,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('run_number', models.IntegerField(verbose_name='run number')),
                 ('scope', models.CharField(blank=True, default='', max_length=400, verbose_name='scope')),
-                ('kind', models.CharField(choices=[('do', 'Step'), ('sleep', 'Sleep'), ('sleep_until', 'Sleep until'), ('wait_for_event', 'Wait for event'), ('wait_for_approval', 'Wait for approval'), ('notify', 'Notify'), ('gather', 'Gather'), ('map', 'Map'), ('race', 'Race'), ('child', 'Child workflow'), ('now', 'Now')], max_length=17, verbose_name='kind')),
+                ('kind', models.CharField(choices=[('do', 'Step'), ('sleep', 'Sleep'), ('sleep_until', 'Sleep until'), ('wait_for_event', 'Wait for event'), ('wait_for_approval', 'Wait for approval'), ('notify', 'Notify'), ('gather', 'Gather'), ('map', 'Map'), ('race', 'Race'), ('child', 'Child workflow'), ('now', 'Now'), ('patch', 'Patch')], max_length=17, verbose_name='kind')),
                 ('name', models.CharField(max_length=256, verbose_name='name')),
                 ('count', models.IntegerField(default=1, verbose_name='count')),
                 ('seq', models.IntegerField(verbose_name='order')),
@@ -79,6 +79,7 @@ class Migration(migrations.Migration):
                 ('rollback_status', models.CharField(blank=True, default='', editable=False, max_length=9)),
                 ('rollback_attempts', models.IntegerField(default=0, editable=False)),
                 ('rollback_error', durableflow.core.fields.CodecField(editable=False, null=True)),
+                ('remaining', models.IntegerField(editable=False, null=True)),
             ],
             options={
                 'verbose_name': 'step',
@@ -137,7 +138,7 @@ class Migration(migrations.Migration):
                 ('seed', models.UUIDField(default=uuid.uuid4, editable=False)),
                 ('status', models.CharField(choices=[('queued', 'Queued'), ('running', 'Running'), ('waiting', 'Waiting'), ('waiting_for_pause', 'Pausing'), ('paused', 'Paused'), ('rolling_back', 'Rolling back'), ('complete', 'Complete'), ('errored', 'Failed'), ('terminated', 'Terminated')], default='queued', max_length=17, verbose_name='status')),
                 ('blocked', models.TextField(blank=True, default='', help_text='Why a person is needed.', verbose_name='blocked')),
-                ('hold', models.CharField(blank=True, choices=[('limit', 'Waiting for a free slot'), ('unknown_workflow', 'No running worker knows this workflow'), ('newer_code', 'Waiting for workers with newer code')], default='', max_length=16, verbose_name='hold')),
+                ('hold', models.CharField(blank=True, choices=[('limit', 'Waiting for a free slot'), ('unknown_workflow', 'No running worker knows this workflow'), ('newer_code', 'Waiting for workers with newer code'), ('window', "Waiting for its turn among its parent's children")], default='', max_length=16, verbose_name='hold')),
                 ('params', durableflow.core.fields.CodecField(editable=False, null=True, verbose_name='params')),
                 ('output', durableflow.core.fields.CodecField(editable=False, null=True, verbose_name='output')),
                 ('error_data', durableflow.core.fields.CodecField(db_column='error', editable=False, null=True)),
@@ -188,7 +189,7 @@ class Migration(migrations.Migration):
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('run_number', models.PositiveIntegerField(verbose_name='run number')),
-                ('kind', models.CharField(choices=[('event', 'Event'), ('decision', 'Decision'), ('child', 'Child')], default='event', max_length=8, verbose_name='kind')),
+                ('kind', models.CharField(choices=[('event', 'Event'), ('decision', 'Decision'), ('child', 'Child'), ('parent', 'Parent')], default='event', max_length=8, verbose_name='kind')),
                 ('type', models.CharField(blank=True, default='', max_length=100, verbose_name='type')),
                 ('payload', durableflow.core.fields.CodecField(editable=False, null=True, verbose_name='payload')),
                 ('sent_by_name', models.CharField(blank=True, default='', editable=False, max_length=255)),
@@ -283,7 +284,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='steprecord',
-            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['do', 'sleep', 'sleep_until', 'wait_for_event', 'wait_for_approval', 'notify', 'gather', 'map', 'race', 'child', 'now'])), name='durableflow_step_kind'),
+            constraint=models.CheckConstraint(condition=models.Q(('kind__in', ['do', 'sleep', 'sleep_until', 'wait_for_event', 'wait_for_approval', 'notify', 'gather', 'map', 'race', 'child', 'now', 'patch'])), name='durableflow_step_kind'),
         ),
         migrations.AddIndex(
             model_name='sentevent',

@@ -54,6 +54,8 @@ class StepRecord(models.Model):
     rollback_status = models.CharField(max_length=9, blank=True, default="", editable=False)
     rollback_attempts = models.IntegerField(default=0, editable=False)
     rollback_error = CodecField(null=True, editable=False)
+    # Of a join: how many of its children are still to finish. NULL elsewhere.
+    remaining = models.IntegerField(null=True, editable=False)
 
     class Meta:
         verbose_name = _("step")
