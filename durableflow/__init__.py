@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from durableflow.authoring.events import WorkflowEvent
     from durableflow.authoring.options import WorkflowOptions
     from durableflow.authoring.step import Step
+    from durableflow.authoring.undo import Rollback, Undo, Winner
     from durableflow.authoring.workflow import Workflow
     from durableflow.core.answers import Decision, Event
     from durableflow.core.exceptions import (
@@ -47,6 +48,7 @@ _HOMES = {
     "durableflow.authoring.events": ("WorkflowEvent",),
     "durableflow.authoring.options": ("WorkflowOptions",),
     "durableflow.authoring.step": ("Step",),
+    "durableflow.authoring.undo": ("Rollback", "Undo", "Winner"),
     "durableflow.authoring.workflow": ("Workflow",),
     "durableflow.core.answers": ("Decision", "Event"),
     "durableflow.core.exceptions": (
@@ -93,12 +95,15 @@ __all__ = [
     "Priority",
     "Retention",
     "Retries",
+    "Rollback",
     "StaleDecision",
     "Step",
     "StepContext",
     "StepFailed",
     "StepTimeout",
     "SuspensionSwallowed",
+    "Undo",
+    "Winner",
     "WorkerLost",
     "Workflow",
     "WorkflowEvent",

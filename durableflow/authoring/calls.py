@@ -14,7 +14,7 @@ from django.db import models
 from django.forms import Form
 from django.utils.functional import Promise
 
-from durableflow.authoring.undo import AnyRollback
+from durableflow.authoring.undo import AnyRollback, coerce_rollback
 from durableflow.core.durations import TEN_YEARS, parse_duration
 from durableflow.core.exceptions import InvalidConfig, LimitExceeded
 from durableflow.core.names import check_event_type, check_step_name, check_text
@@ -35,7 +35,7 @@ class Default:
 DEFAULT: Final = Default()
 
 
-def _checked(step: str, field: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def checked(step: str, field: str, check: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run a check of one option; its ValueError becomes an error that names step and field (case RET-09)."""
     try:
         return check(*args, **kwargs)
@@ -120,7 +120,14 @@ class NowCall(Call):
 
 
 def do_call(
-    name: str, fn: Callable[..., Any], args: tuple[Any, ...], retries: Any, timeout: Any, sensitive: bool, atomic: bool
+    name: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    retries: Any = None,
+    timeout: Any = None,
+    rollback: Any = None,
+    sensitive: Any = False,
+    atomic: Any = False,
 ) -> DoCall:
     """Check the options of ``step.do`` and make the call of them. Raises InvalidConfig that names step and field,
     ValueError for the name."""
@@ -130,16 +137,24 @@ def do_call(
     return DoCall(
         name=name,
         body=partial(fn, *args) if args else fn,
-        retries=None if retries is None else _checked(name, "retries", Retries.coerce, retries),
-        timeout=None
-        if timeout is None
-        else _checked(name, "timeout", parse_duration, timeout, what="timeout", positive=True, maximum=TEN_YEARS),
-        sensitive=False if sensitive is False else _flag(name, "sensitive", sensitive),
-        atomic=False if atomic is False else _flag(name, "atomic", atomic),
+        retries=None if retries is None else checked(name, "retries", Retries.coerce, retries),
+        timeout=None if timeout is None else bound(name, timeout),
+        rollback=None if rollback is None else checked(name, "rollback", coerce_rollback, rollback),
+        sensitive=False if sensitive is False else flag(name, "sensitive", sensitive),
+        atomic=False if atomic is False else flag(name, "atomic", atomic),
     )
 
 
-def _flag(name: str, field: str, value: Any) -> bool:
+def bound(name: str, timeout: Any) -> timedelta:
+    """The timeout of an attempt or of a child: more than nothing."""
+    given: timedelta = checked(
+        name, "timeout", parse_duration, timeout, what="timeout", positive=True, maximum=TEN_YEARS
+    )
+    return given
+
+
+def flag(name: str, field: str, value: Any) -> bool:
+    """A switch: a text like "no" would count as true."""
     if not isinstance(value, bool):
         raise InvalidConfig(f"step {name!r}: {field} must be True or False, not {value!r}.", step=name, field=field)
     return value
@@ -148,13 +163,13 @@ def _flag(name: str, field: str, value: Any) -> bool:
 def sleep_call(name: str, duration: Any) -> SleepCall:
     """Check the options of ``step.sleep``."""
     check_step_name(name)
-    return SleepCall(name=name, duration=_checked(name, "duration", parse_duration, duration, maximum=TEN_YEARS))
+    return SleepCall(name=name, duration=checked(name, "duration", parse_duration, duration, maximum=TEN_YEARS))
 
 
 def sleep_until_call(name: str, when: Any) -> SleepUntilCall:
     """Check the options of ``step.sleep_until``: an aware datetime or seconds since the epoch (case TIM-07)."""
     check_step_name(name)
-    return SleepUntilCall(name=name, when=_checked(name, "when", _moment, when))
+    return SleepUntilCall(name=name, when=checked(name, "when", _moment, when))
 
 
 def _moment(when: Any) -> datetime:
@@ -173,11 +188,11 @@ def _types(name: str, type: Any) -> tuple[str, ...]:
     given = (type,) if isinstance(type, str) else _several(name, "type", type)
     if not given:
         raise InvalidConfig(f"step {name!r}: type must name at least one event type.", step=name, field="type")
-    return tuple(_checked(name, "type", check_event_type, item) for item in given)
+    return tuple(checked(name, "type", check_event_type, item) for item in given)
 
 
 def _text(name: str, field: str, given: Any, most: int | None = None) -> str:
-    text: str = _checked(name, field, check_text, field, str(given) if isinstance(given, Promise) else given)
+    text: str = checked(name, field, check_text, field, str(given) if isinstance(given, Promise) else given)
     if most is not None and len(text) > most:
         raise LimitExceeded.of(f"step {name!r}: {field}", len(text), most, unit="characters")
     return text
@@ -192,7 +207,7 @@ def _several(name: str, field: str, given: Any) -> tuple[Any, ...]:
 def _timeout(name: str, timeout: Any) -> Any:
     if timeout is None or isinstance(timeout, Default):
         return timeout
-    return _checked(name, "timeout", parse_duration, timeout, what="timeout", maximum=TEN_YEARS)
+    return checked(name, "timeout", parse_duration, timeout, what="timeout", maximum=TEN_YEARS)
 
 
 def _notify(name: str, notify: Any) -> Any:
@@ -237,11 +252,11 @@ def approval_call(
         title=_text(name, "title", title, TEXT_SIZE),
         description=_text(name, "description", description),
         context=None if context is None else dict(context),
-        form="" if form is None else _checked(name, "form", forms.path_of, form),
+        form="" if form is None else checked(name, "form", forms.path_of, form),
         users=_several(name, "users", users),
         groups=_several(name, "groups", groups),
         permission=permission,
-        allow_requester=_flag(name, "allow_requester", allow_requester),
+        allow_requester=flag(name, "allow_requester", allow_requester),
         timeout=_timeout(name, timeout),
         notify=_notify(name, notify),
     )

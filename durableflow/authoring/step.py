@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import random as random_module
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from logging import LoggerAdapter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, TypeVarTuple, cast
-from uuid import UUID
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
 
-from durableflow.authoring import calls
+from durableflow.authoring import calls, group_checks
 from durableflow.authoring.calls import DEFAULT, Default
+from durableflow.authoring.children import Children
+from durableflow.authoring.gathering import Gathering
+from durableflow.authoring.undo import RollbackOption, Winner
 from durableflow.core.answers import Decision, Event
 from durableflow.core.durations import Duration
 from durableflow.core.retries import Retries
@@ -22,39 +22,17 @@ if TYPE_CHECKING:
 
     from durableflow.models import PendingEvent
 
+A = TypeVar("A")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 
-class Runtime(Protocol):
-    """What the engine offers to a facade."""
-
-    instance_id: str
-    run_number: int
-
-    def call(self, call: calls.Call) -> Any:
-        """Answer a durable call: return its value, raise its error, or unwind."""
-        ...
-
-    def set_progress(self, value: Any) -> None: ...
-    def uuid4(self) -> UUID: ...
-    @property
-    def random(self) -> random_module.Random: ...
-    @property
-    def is_replaying(self) -> bool: ...
-    @property
-    def logger(self) -> LoggerAdapter[Any]: ...
-
-
-class Step:
+class Step(Gathering, Children):
     """The durable calls of one execution of a synchronous ``run``.
 
     Every call is recorded in the journal: at a replay it returns (or raises) what was recorded, and its body does not
     run again. A call that has to wait unwinds ``run``; the instance goes on from there when it is time.
     """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
 
     def do(
         self,
@@ -64,18 +42,21 @@ class Step:
         *args: *Ts,
         retries: Retries | int | None = None,
         timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
         sensitive: bool = False,
         atomic: bool = False,
     ) -> T:
         """Run ``fn(*args)`` once and record its result (design 5, 6).
 
         ``retries``: after a failed attempt (a number is a limit); ``timeout`` per attempt; both inherited from ``Meta``
-        and settings. ``sensitive``: result and error are shown nowhere outside ``run``. ``atomic``: body and checkpoint
-        are one transaction in the database of our tables: exactly once for what the body writes there. The first
-        execution's options are stored and stay. Raises the body's error (rebuilt) after the last attempt, StepTimeout,
+        and settings. ``rollback``: undoes the step where the run fails later, or is terminated with ``rollback=True``:
+        a function of one argument, the ``Undo``, or ``Rollback(function, retries=..., timeout=...)``. ``sensitive``:
+        result and error are shown nowhere outside ``run``. ``atomic``: body and checkpoint are one transaction in the
+        database of our tables: exactly once for what the body writes there. The first execution's options are stored and
+        stay. Raises the body's error (rebuilt) after the last attempt, StepTimeout,
         WorkerLost, InvalidConfig, CodecError, LimitExceeded.
         """
-        return cast(T, self._runtime.call(calls.do_call(name, fn, args, retries, timeout, sensitive, atomic)))
+        return cast(T, self._runtime.call(calls.do_call(name, fn, args, retries, timeout, rollback, sensitive, atomic)))
 
     def sleep(self, name: str, duration: Duration, /) -> None:
         """Go on after ``duration`` (at most 10 years), counted from the first time this call is reached. Costs
@@ -147,40 +128,95 @@ class Step:
             ),
         )
 
+    @overload
+    def map(
+        self,
+        name: str,
+        fn: Callable[[A], T],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = None,
+        return_exceptions: Literal[False] = False,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
+        sensitive: bool = False,
+        atomic: bool = False,
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        fn: Callable[[A], T],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = None,
+        return_exceptions: bool,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
+        sensitive: bool = False,
+        atomic: bool = False,
+    ) -> list[T | Exception]: ...
+    def map(
+        self,
+        name: str,
+        fn: Callable[[A], T],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = None,
+        return_exceptions: bool = False,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
+        sensitive: bool = False,
+        atomic: bool = False,
+    ) -> Any:
+        """Run ``fn(item)`` for each item, one step per item, side by side; the results in the order of ``items``.
+
+        ``items`` must be the same, in the same order, at every replay: a list, not a set. ``concurrency``: how many run at
+        once. The other options are those of ``do`` and hold for each item. All items settle, then an ExceptionGroup tells
+        what failed; with ``return_exceptions`` the errors come in the list instead. Raises InvalidConfig, CodecError,
+        LimitExceeded, NonDeterminismError for changed items.
+        """
+        return self._runtime.call(
+            group_checks.map_call(
+                name,
+                fn,
+                items,
+                concurrency,
+                return_exceptions,
+                retries=retries,
+                timeout=timeout,
+                rollback=rollback,
+                sensitive=sensitive,
+                atomic=atomic,
+            )
+        )
+
+    def race(self, name: str, /, **branches: Callable[[], T]) -> Winner[T]:
+        """Let branches that only wait (for an event, an approval, a time, a child) race; returns the name and value of
+        the one that settled first, by the time at which it settled, ties by position (design 7).
+
+        The others are cancelled. A race of bodies belongs inside one step. The winner's error is raised. Raises
+        InvalidConfig.
+        """
+        return cast(Winner[T], self._runtime.call(group_checks.race_call(name, branches)))
+
+    def patched(self, patch_id: str, /) -> bool:
+        """Whether this run takes the new path of changed code: true for a run that had not come here before the change.
+
+        The answer is recorded where it is true, and stays.
+        """
+        return cast(bool, self._runtime.call(group_checks.patch_call(patch_id)))
+
     def now(self) -> datetime:
         """The time of the first execution of this call, in UTC; recorded (one write)."""
         return cast(datetime, self._runtime.call(calls.NowCall(name="now")))
 
-    def uuid4(self) -> UUID:
-        """A random UUID that is the same at every replay. Costs no write: it derives from the instance and the
-        number of the call."""
-        return self._runtime.uuid4()
-
-    @property
-    def random(self) -> random_module.Random:
-        """A random number generator that gives the same numbers at every replay. Costs no write."""
-        return self._runtime.random
-
     def set_progress(self, value: Any, /) -> None:
         """Show ``value`` as the instance's progress outside. Not part of the journal: does nothing while replaying."""
         self._runtime.set_progress(value)
-
-    @property
-    def instance_id(self) -> str:
-        """The id of this instance."""
-        return self._runtime.instance_id
-
-    @property
-    def run_number(self) -> int:
-        """The run of this instance; it grows at each restart."""
-        return self._runtime.run_number
-
-    @property
-    def is_replaying(self) -> bool:
-        """Whether the code ahead was run by an earlier execution: true until the last recorded call has been met."""
-        return self._runtime.is_replaying
-
-    @property
-    def logger(self) -> LoggerAdapter[Any]:
-        """A logger that is silent while replaying, with the instance's ids in ``extra`` (case OPS-02)."""
-        return self._runtime.logger

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from durableflow.authoring.context import StepContext
-from durableflow.core.durations import Duration
+from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.retries import Retries
 
 T = TypeVar("T")
@@ -30,11 +30,14 @@ class Undo(Generic[T]):
 
 @dataclass(frozen=True)
 class Rollback(Generic[T]):
-    """A handler with options of its own; without them it has ``Meta``'s and the settings', as a step has."""
+    """A handler with options of its own; without them it has ``Meta``'s and the settings', as a step has.
+
+    ``retries``, ``timeout``: as of a step, for the handler's attempts. They are checked by the call that gets this.
+    """
 
     handler: Callable[[Undo[T]], object]
-    retries: Retries | int | None = None
-    timeout: Duration | None = None
+    retries: Retries | int | None = field(default=None, kw_only=True)
+    timeout: Duration | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -45,4 +48,21 @@ class Winner(Generic[T]):
     value: T
 
 
-AnyRollback = Rollback[Any]
+AnyRollback: TypeAlias = Rollback[Any]
+RollbackOption: TypeAlias = Callable[[Undo[T]], object] | Rollback[T]
+"""The option ``rollback`` of a step that returns T."""
+
+
+def coerce_rollback(given: object) -> AnyRollback:
+    """What the option ``rollback`` means: a ``Rollback`` that holds a function, Retries and a timedelta, or None where
+    inherited. Raises ValueError."""
+    rollback = given if isinstance(given, Rollback) else Rollback(given)  # type: ignore[arg-type]  # looked at below
+    if not callable(rollback.handler):
+        raise ValueError(
+            f"rollback must be a function of one argument, the Undo, or Rollback(function, ...), not {rollback.handler!r}."
+        )
+    retries = Retries.coerce(rollback.retries)
+    if rollback.timeout is None:
+        return replace(rollback, retries=retries)
+    timeout = parse_duration(rollback.timeout, what="timeout", positive=True, maximum=TEN_YEARS)
+    return replace(rollback, retries=retries, timeout=timeout)

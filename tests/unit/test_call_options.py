@@ -74,4 +74,4 @@ def test_flags_are_true_or_false() -> None:
         approval_call("ok", **{**PLAIN, "allow_requester": "no"})
     assert caught.value.field == "allow_requester"
     with pytest.raises(InvalidConfig, match=r"^step 'charge': atomic must be True or False, not 1"):
-        do_call("charge", int, (), None, None, False, 1)  # type: ignore[arg-type]
+        do_call("charge", int, (), atomic=1)
