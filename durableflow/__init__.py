@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from durableflow.authoring.async_step import AsyncStep
     from durableflow.authoring.calls import DEFAULT
     from durableflow.authoring.context import StepContext, get_step_context
     from durableflow.authoring.events import WorkflowEvent
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from durableflow.models.instance_fields import Priority
 
 _HOMES = {
+    "durableflow.authoring.async_step": ("AsyncStep",),
     "durableflow.authoring.calls": ("DEFAULT",),
     "durableflow.authoring.context": ("StepContext", "get_step_context"),
     "durableflow.authoring.events": ("WorkflowEvent",),
@@ -79,6 +81,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "DEFAULT",
+    "AsyncStep",
     "CodecError",
     "Decision",
     "DurableflowError",

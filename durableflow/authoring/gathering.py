@@ -1,13 +1,20 @@
-"""``step.gather`` with its types: a tuple of what the branches return, one type for each branch."""
+"""The calls of ``Step`` that run branches side by side: gather, map, race (design 7).
+
+``gather`` has an overload for each number of branches up to six: its tuple has a type for each of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Literal, TypeVar, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, TypeVar, cast, overload
 
 from durableflow.authoring import group_checks
 from durableflow.authoring.facade import SyncFacade
+from durableflow.authoring.undo import RollbackOption, Winner
+from durableflow.core.durations import Duration
+from durableflow.core.retries import Retries
 
+A = TypeVar("A")
 T = TypeVar("T")
 T1 = TypeVar("T1")
 T2 = TypeVar("T2")
@@ -194,3 +201,81 @@ class Gathering(SyncFacade):
         errors come in the tuple instead. Two lambdas of one loop that share its variable are refused. Raises InvalidConfig.
         """
         return self._runtime.call(group_checks.gather_call(name, branches, concurrency, return_exceptions))
+
+    @overload
+    def map(
+        self,
+        name: str,
+        fn: Callable[[A], T],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = None,
+        return_exceptions: Literal[False] = False,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
+        sensitive: bool = False,
+        atomic: bool = False,
+    ) -> list[T]: ...
+    @overload
+    def map(
+        self,
+        name: str,
+        fn: Callable[[A], T],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = None,
+        return_exceptions: bool,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
+        sensitive: bool = False,
+        atomic: bool = False,
+    ) -> list[T | Exception]: ...
+    def map(
+        self,
+        name: str,
+        fn: Callable[[A], T],
+        items: Iterable[A],
+        /,
+        *,
+        concurrency: int | None = None,
+        return_exceptions: bool = False,
+        retries: Retries | int | None = None,
+        timeout: Duration | None = None,
+        rollback: RollbackOption[T] | None = None,
+        sensitive: bool = False,
+        atomic: bool = False,
+    ) -> Any:
+        """Run ``fn(item)`` for each item, one step per item, side by side; the results in the order of ``items``.
+
+        ``items`` must be the same, in the same order, at every replay: a list, not a set. ``concurrency``: how many run at
+        once. The other options are those of ``do`` and hold for each item. All items settle, then an ExceptionGroup tells
+        what failed; with ``return_exceptions`` the errors come in the list instead. Raises InvalidConfig, CodecError,
+        LimitExceeded, NonDeterminismError for changed items.
+        """
+        return self._runtime.call(
+            group_checks.map_call(
+                name,
+                fn,
+                items,
+                concurrency,
+                return_exceptions,
+                retries=retries,
+                timeout=timeout,
+                rollback=rollback,
+                sensitive=sensitive,
+                atomic=atomic,
+            )
+        )
+
+    def race(self, name: str, /, **branches: Callable[[], T]) -> Winner[T]:
+        """Let branches that only wait (for an event, an approval, a time, a child) race; returns the name and value of
+        the one that settled first, by the time at which it settled, ties by position (design 7).
+
+        The others are cancelled. A race of bodies belongs inside one step. The winner's error is raised. Raises
+        InvalidConfig.
+        """
+        return cast(Winner[T], self._runtime.call(group_checks.race_call(name, branches)))

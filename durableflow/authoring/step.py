@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, TypeVarTuple, cast, overload
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, cast
 
 from durableflow.authoring import calls, group_checks
 from durableflow.authoring.calls import DEFAULT, Default
 from durableflow.authoring.children import Children
 from durableflow.authoring.gathering import Gathering
-from durableflow.authoring.undo import RollbackOption, Winner
+from durableflow.authoring.undo import RollbackOption
 from durableflow.core.answers import Decision, Event
 from durableflow.core.durations import Duration
 from durableflow.core.retries import Retries
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from durableflow.models import PendingEvent
 
-A = TypeVar("A")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
@@ -53,8 +52,8 @@ class Step(Gathering, Children):
         a function of one argument, the ``Undo``, or ``Rollback(function, retries=..., timeout=...)``. ``sensitive``:
         result and error are shown nowhere outside ``run``. ``atomic``: body and checkpoint are one transaction in the
         database of our tables: exactly once for what the body writes there. The first execution's options are stored and
-        stay. Raises the body's error (rebuilt) after the last attempt, StepTimeout,
-        WorkerLost, InvalidConfig, CodecError, LimitExceeded.
+        stay. Raises the body's error (rebuilt) after the last attempt, StepTimeout, WorkerLost, InvalidConfig, CodecError,
+        LimitExceeded.
         """
         return cast(T, self._runtime.call(calls.do_call(name, fn, args, retries, timeout, rollback, sensitive, atomic)))
 
@@ -127,84 +126,6 @@ class Step(Gathering, Children):
                 )
             ),
         )
-
-    @overload
-    def map(
-        self,
-        name: str,
-        fn: Callable[[A], T],
-        items: Iterable[A],
-        /,
-        *,
-        concurrency: int | None = None,
-        return_exceptions: Literal[False] = False,
-        retries: Retries | int | None = None,
-        timeout: Duration | None = None,
-        rollback: RollbackOption[T] | None = None,
-        sensitive: bool = False,
-        atomic: bool = False,
-    ) -> list[T]: ...
-    @overload
-    def map(
-        self,
-        name: str,
-        fn: Callable[[A], T],
-        items: Iterable[A],
-        /,
-        *,
-        concurrency: int | None = None,
-        return_exceptions: bool,
-        retries: Retries | int | None = None,
-        timeout: Duration | None = None,
-        rollback: RollbackOption[T] | None = None,
-        sensitive: bool = False,
-        atomic: bool = False,
-    ) -> list[T | Exception]: ...
-    def map(
-        self,
-        name: str,
-        fn: Callable[[A], T],
-        items: Iterable[A],
-        /,
-        *,
-        concurrency: int | None = None,
-        return_exceptions: bool = False,
-        retries: Retries | int | None = None,
-        timeout: Duration | None = None,
-        rollback: RollbackOption[T] | None = None,
-        sensitive: bool = False,
-        atomic: bool = False,
-    ) -> Any:
-        """Run ``fn(item)`` for each item, one step per item, side by side; the results in the order of ``items``.
-
-        ``items`` must be the same, in the same order, at every replay: a list, not a set. ``concurrency``: how many run at
-        once. The other options are those of ``do`` and hold for each item. All items settle, then an ExceptionGroup tells
-        what failed; with ``return_exceptions`` the errors come in the list instead. Raises InvalidConfig, CodecError,
-        LimitExceeded, NonDeterminismError for changed items.
-        """
-        return self._runtime.call(
-            group_checks.map_call(
-                name,
-                fn,
-                items,
-                concurrency,
-                return_exceptions,
-                retries=retries,
-                timeout=timeout,
-                rollback=rollback,
-                sensitive=sensitive,
-                atomic=atomic,
-            )
-        )
-
-    def race(self, name: str, /, **branches: Callable[[], T]) -> Winner[T]:
-        """Let branches that only wait (for an event, an approval, a time, a child) race; returns the name and value of
-        the one that settled first, by the time at which it settled, ties by position (design 7).
-
-        The others are cancelled. A race of bodies belongs inside one step. The winner's error is raised. Raises
-        InvalidConfig.
-        """
-        return cast(Winner[T], self._runtime.call(group_checks.race_call(name, branches)))
 
     def patched(self, patch_id: str, /) -> bool:
         """Whether this run takes the new path of changed code: true for a run that had not come here before the change.

@@ -35,7 +35,8 @@ else:
 
 
 class Workflow(Generic[Params, Output]):
-    """A durable program: a subclass with ``run(self, event, step)`` in an app's ``workflows`` module.
+    """A durable program: a subclass with ``run(self, event, step)`` in an app's ``workflows`` module. With ``async def
+    run``, ``step`` is an ``AsyncStep``.
 
     ``run`` is executed again from the top whenever the instance goes on; finished steps return what is recorded.
     Options go into ``Meta`` (see ``WorkflowOptions``). The classmethods start and find instances.
@@ -43,6 +44,8 @@ class Workflow(Generic[Params, Output]):
 
     run: Callable[..., Any]
     options: ClassVar[Options]
+    run_is_async: ClassVar[bool] = False
+    """Whether ``run`` is an ``async def`` and gets an ``AsyncStep`` (design 6)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -52,10 +55,12 @@ class Workflow(Generic[Params, Output]):
         run = getattr(cls, "run", None)
         if not callable(run):
             raise TypeError(f"{cls.__module__}.{cls.__qualname__} has no run(self, event, step).")
-        if inspect.iscoroutinefunction(run) or inspect.isasyncgenfunction(run) or inspect.isgeneratorfunction(run):
+        if inspect.isasyncgenfunction(run) or inspect.isgeneratorfunction(run):
             raise TypeError(
-                f"{cls.__module__}.{cls.__qualname__}.run must be a plain function: def run(self, event, step)."
+                f"{cls.__module__}.{cls.__qualname__}.run must not be a generator: write def run(self, event, step) or "
+                "async def run(self, event, step), without yield."
             )
+        cls.run_is_async = inspect.iscoroutinefunction(run)
         registry.register(cls.options.name, cls)
 
     @classmethod

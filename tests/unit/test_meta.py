@@ -174,10 +174,23 @@ def generator(self: Any, event: Any, step: Any) -> Any:
     yield
 
 
-@pytest.mark.parametrize("body", [coroutine, generator])
-def test_runs_that_are_not_built(body: Any) -> None:
-    with pytest.raises(TypeError, match="plain function"):
+async def async_generator(self: Any, event: Any, step: Any) -> Any:
+    yield
+
+
+@pytest.mark.parametrize("body", [generator, async_generator])
+def test_a_run_that_is_a_generator(body: Any) -> None:
+    with pytest.raises(TypeError, match=r"Other\.run must not be a generator: write def run.*without yield"):
         define("Other", body=body)
+    assert registry.find("other") is None
+
+
+def test_a_run_is_plain_or_async() -> None:
+    """Design 6: the engine asks the class which facade ``run`` gets; a subclass's own ``run`` counts."""
+    later = define("Later", body=coroutine)
+    assert (later.run_is_async, define("Now").run_is_async) == (True, False)
+    assert define("Inherited", later, body=None).run_is_async
+    assert not define("Again", later).run_is_async
 
 
 def test_duplicates_name_both() -> None:
