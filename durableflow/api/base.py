@@ -24,6 +24,7 @@ from rest_framework.reverse import reverse
 from rest_framework.serializers import Serializer
 
 from durableflow.api.errors import TooLarge, handle
+from durableflow.core import registry
 from durableflow.core.conf import get_settings
 from durableflow.core.names import NAME_PATTERN
 from durableflow.models import PendingEvent, WorkflowInstance
@@ -125,17 +126,19 @@ class ApiView(GenericAPIView[Any]):
     # Rows: what the user may not see does not exist, so that foreign and unknown ids are the same 404 (case SEC-04).
 
     def visible_instances(self, workflow: str | None = None) -> Any:
-        """The instances that the user may see, without their big columns; of one workflow."""
+        """The instances that the user may see, without their big columns; of one workflow, whether ``workflow`` is its name
+        now or was once."""
         rows = WorkflowInstance.objects.using(database()).visible_to(self.request.user).light()
         if workflow is None:
             return rows
         # PostgreSQL fails on texts that cannot be stored; those are no names.
-        return rows.filter(workflow=workflow) if NAME.fullmatch(workflow) else rows.none()
+        return rows.for_workflow(registry.find(workflow) or workflow) if NAME.fullmatch(workflow) else rows.none()
 
     def instance(self, workflow: str, instance_id: str, *, whole: bool = False) -> WorkflowInstance:
         """One of them, with all its columns if ``whole``. Raises NotFound."""
         rows = self.visible_instances(workflow)
-        rows = rows.filter(instance_id=instance_id) if NAME.fullmatch(instance_id) else rows.none()
+        cls = registry.find(workflow) or workflow
+        rows = rows.with_id(cls, instance_id, first=workflow) if NAME.fullmatch(instance_id) else rows.none()
         found = (rows.defer(None) if whole else rows).first()
         if found is None:
             raise NotFound(NO_INSTANCE)

@@ -9,7 +9,7 @@ from django import forms
 from django.db import connections
 from django.db.models import Q, QuerySet
 
-from durableflow.core import clock
+from durableflow.core import clock, registry
 from durableflow.core.statuses import PendingStatus, Status
 from durableflow.models import PendingEvent, WorkflowInstance
 
@@ -53,7 +53,7 @@ class PendingEventFilter(django_filters.FilterSet):  # type: ignore[misc]
         method="filter_status",
         help_text="One or several statuses.",
     )
-    workflow = django_filters.CharFilter(field_name="instance__workflow", help_text="Of one workflow.")
+    workflow = django_filters.CharFilter(method="filter_workflow", help_text="Of one workflow.")
     mine = django_filters.BooleanFilter(method="filter_mine", help_text="Only open ones that the user may decide.")
 
     class Meta:
@@ -75,6 +75,11 @@ class PendingEventFilter(django_filters.FilterSet):  # type: ignore[misc]
             else:
                 wanted |= Q(status=status)
         return queryset.filter(wanted)
+
+    def filter_workflow(self, queryset: QuerySet[Any], name: str, value: str) -> QuerySet[Any]:
+        """Also those that are stored under another name of the same workflow."""
+        cls = registry.find(value)
+        return queryset.filter(instance__workflow__in=(value,) if cls is None else cls.options.names)
 
     def filter_mine(self, queryset: QuerySet[Any], name: str, value: bool) -> QuerySet[Any]:
         """``mine=false`` is no filter."""

@@ -32,7 +32,9 @@ class WorkflowsView(ApiView):
         """Their names: all that are registered, or those of the user's own instances."""
         if holds(self.request.user, START) or holds(self.request.user, VIEW):
             return registry.names()
-        return sorted(set(self.visible_instances().order_by().values_list("workflow", flat=True).distinct()))
+        return sorted(
+            set(map(present_name, self.visible_instances().order_by().values_list("workflow", flat=True).distinct()))
+        )
 
     def item(self, name: str) -> dict[str, Any]:
         """One of them."""
@@ -60,9 +62,10 @@ class WorkflowView(WorkflowsView):
     @documented(operation_id="retrieve_workflow", tags=["workflows"], responses=responses(200, WorkflowAnswer, 404))
     def get(self, request: Request, workflow: str) -> Response:  # type: ignore[override]
         """Its name, what it does, and whether the user may start it."""
-        if workflow not in self.names():
+        name = present_name(workflow)
+        if name not in self.names():
             raise NotFound(NO_WORKFLOW)
-        return Response(WorkflowAnswer(self.item(workflow)).data)
+        return Response(WorkflowAnswer(self.item(name)).data)
 
 
 class InstancesView(ApiView):
@@ -109,6 +112,12 @@ class InstancesView(ApiView):
         # The first answer is given again, whatever has become of the instance: every instance starts queued.
         answer = {"workflow": row.workflow, "instance_id": row.instance_id, "status": Status.QUEUED, "url": url}
         return Response(StartedAnswer(answer).data, status=201 if created else 200, headers={"Location": url})
+
+
+def present_name(workflow: str) -> str:
+    """The name that a workflow has now, where ``workflow`` is one that it had before."""
+    cls = registry.find(workflow)
+    return workflow if cls is None else str(cls.workflow_name())
 
 
 def description_of(cls: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -15,13 +15,14 @@ from durableflow.models.instance_fields import Priority
 
 MAX_KEY: Final = 190
 """Characters of a concurrency key: with the longest name of a workflow before it, it fits into its column."""
-NOT_INHERITED: Final = frozenset({"name", "abstract"})
+NOT_INHERITED: Final = frozenset({"name", "abstract", "previous_names"})
 
 
 class WorkflowOptions:
     """Optional typed base of ``Meta``.
 
-    ``abstract``: only a base of others. ``name``: default the class name in kebab-case. ``version``: an int that grows
+    ``abstract``: only a base of others. ``name``: default the class name in kebab-case.
+    ``previous_names``: names that it had before; instances stored under them are its own. ``version``: an int that grows
     when instances must not go back to older code. ``step_retries``, ``step_timeout``: for steps that say nothing of
     their own. ``max_duration``: of a whole run. ``retention``: how long finished instances are kept. ``priority``:
     which due instances are claimed first. ``max_concurrency``: how many instances are executed at the same time, in all
@@ -31,6 +32,7 @@ class WorkflowOptions:
 
     abstract: bool = False
     name: str = ""
+    previous_names: Sequence[str] = ()
     version: int = 0
     step_retries: Retries | int | None = None
     step_timeout: Duration | None = None
@@ -58,6 +60,12 @@ class Options:
     priority: int
     max_concurrency: int | None = None
     concurrency_key: Callable[[Any], str | None] | None = None
+    previous_names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names under which its instances are stored: the present one first."""
+        return (self.name, *self.previous_names)
 
     def limit_key(self, params: Any) -> str:
         """The key whose slots an instance with these params needs (design 4, "Lock order"): the workflow's name, and after
@@ -81,6 +89,16 @@ class Options:
         if not isinstance(text, str) or not text:
             raise ValueError(f"The {what} must be a text of at least one character, or None for no limit, not {key!r}.")
         return f"{self.name}:{check_text(f'The {what}', text, MAX_KEY)}"
+
+    def present_key(self, key: str) -> str:
+        """A stored concurrency key under the workflow's present name: instances of all its names share one limit."""
+        name, colon, rest = key.partition(":")
+        return f"{self.name}{colon}{rest}" if name in self.previous_names else key
+
+    def previous_keys(self, key: str) -> list[str]:
+        """The keys under which a limit was counted before the workflow got its present name."""
+        _, colon, rest = key.partition(":")
+        return [f"{name}{colon}{rest}" for name in self.previous_names]
 
     def retries_for(self, own: Retries | None) -> Retries:
         """The retry policy of a step: its own values over Meta's over the setting's."""
@@ -107,8 +125,10 @@ def resolve(cls: type[Any]) -> Options:
             raise ValueError(f"version must be a whole number of at least 0, not {version!r}.")
         if given.get("retention") is not None and not isinstance(given["retention"], Retention):
             raise ValueError("retention must be a Retention(success=..., error=...).")
+        name = check_workflow_name(given.get("name") or kebab(cls.__name__))
         return Options(
-            name=check_workflow_name(given.get("name") or kebab(cls.__name__)),
+            name=name,
+            previous_names=_previous_names(name, given.get("previous_names", ())),
             abstract=bool(given.get("abstract", False)),
             version=version,
             step_retries=retries,
@@ -120,6 +140,18 @@ def resolve(cls: type[Any]) -> Options:
         )
     except ValueError as error:
         raise TypeError(f"{where}: {error}") from error
+
+
+def _previous_names(name: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ValueError(f"previous_names must be a list of names, not {given!r}.")
+    names = tuple(check_workflow_name(previous) for previous in given)
+    for previous in names:
+        if previous == name:
+            raise ValueError(f"previous_names has the present name {name!r}.")
+        if names.count(previous) > 1:
+            raise ValueError(f"previous_names has {previous!r} twice.")
+    return names
 
 
 def _limit(given: dict[str, Any]) -> dict[str, Any]:

@@ -61,7 +61,7 @@ class Workflow(Generic[Params, Output]):
                 "async def run(self, event, step), without yield."
             )
         cls.run_is_async = inspect.iscoroutinefunction(run)
-        registry.register(cls.options.name, cls)
+        registry.register(cls.options.name, cls, cls.options.previous_names)
 
     @classmethod
     def workflow_name(cls) -> str:
@@ -147,6 +147,7 @@ class Workflow(Generic[Params, Output]):
         return insert(
             NewInstance(
                 workflow=cls.options.name,
+                previous_names=cls.options.previous_names,
                 params=params,
                 instance_id=instance_id,
                 start_at=_start(start_at),
@@ -173,8 +174,9 @@ class Workflow(Generic[Params, Output]):
 
     @classmethod
     def get(cls, instance_id: str) -> WorkflowInstance:
-        """The instance of this id. Raises ``WorkflowInstance.DoesNotExist``."""
-        row: WorkflowInstance | None = cls.instances().filter(instance_id=instance_id).first()
+        """The instance of this id, also one that is stored under a previous name. Raises ``WorkflowInstance.DoesNotExist``."""
+        rows = WorkflowInstance.objects.using(database()).with_id(cls, instance_id, first=cls.options.name)
+        row: WorkflowInstance | None = rows.first()
         if row is None:
             raise WorkflowInstance.DoesNotExist(
                 f"The workflow {cls.workflow_name()!r} has no instance {instance_id!r}."
@@ -183,7 +185,7 @@ class Workflow(Generic[Params, Output]):
 
     @classmethod
     def instances(cls) -> InstanceQuerySet:
-        """All instances of this workflow."""
+        """All instances of this workflow, also those that are stored under its previous names."""
         return WorkflowInstance.objects.using(database()).for_workflow(cls)
 
     if TYPE_CHECKING:

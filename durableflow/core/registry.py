@@ -3,37 +3,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from durableflow.core import lookup
 
 _classes: dict[str, type[Any]] = {}
+_previous: dict[str, type[Any]] = {}
 
 
-def register(name: str, cls: type[Any]) -> None:
-    """Make ``cls`` known as ``name``.
+def register(name: str, cls: type[Any], previous: Iterable[str] = ()) -> None:
+    """Make ``cls`` known as ``name``, and as the heir of the instances that are stored under its ``previous`` names.
 
     A class that is defined again under the same module and qualified name (a reload) replaces the old one. Raises
-    TypeError that names both for two different classes of one name.
+    TypeError that names both where another class has one of these names, now or as a previous one; then nothing is
+    registered.
     """
-    known = _classes.get(name)
-    if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
-        raise TypeError(
-            f"Two workflows are named {name!r}: {known.__module__}.{known.__qualname__} and {cls.__module__}.{cls.__qualname__}. "
-            "Give one of them another Meta.name."
-        )
+    previous = tuple(previous)
+    _check_free(name, cls, "is")
+    for old in previous:
+        _check_free(old, cls, "was")
+    replaced = _classes.get(name)
+    for old in [old for old, known in _previous.items() if known is replaced]:
+        del _previous[old]
+    for old in previous:
+        _classes.pop(old, None)  # this class, before a reload gave it its new name
+        _previous[old] = cls
+    _previous.pop(name, None)
     _classes[name] = cls
 
 
+def _check_free(name: str, cls: type[Any], is_or_was: str) -> None:
+    now, before = _classes.get(name), _previous.get(name)
+    if now is not None and not _same(now, cls) and is_or_was == "is":
+        raise TypeError(
+            f"Two workflows are named {name!r}: {_dotted(now)} and {_dotted(cls)}. Give one of them another Meta.name."
+        )
+    for other, other_is_or_was in ((now, "is"), (before, "was")):
+        if other is not None and not _same(other, cls):
+            raise TypeError(
+                f"Two workflows claim the instances that are stored as {name!r}: {_dotted(other)}, which {other_is_or_was} "
+                f"named so, and {_dotted(cls)}, which {is_or_was} named so. Take it from the Meta.previous_names of one of "
+                "them, or give another Meta.name."
+            )
+
+
+def _same(one: type[Any], other: type[Any]) -> bool:
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+
+
+def _dotted(cls: type[Any]) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def find(name: str) -> type[Any] | None:
-    """The class registered as ``name``, or None. Nothing is ever imported by name (case SEC-08)."""
-    return _classes.get(name)
+    """The class that runs instances stored as ``name``: registered so, or having it among its previous names; else None.
+    Nothing is ever imported by name (case SEC-08)."""
+    return _classes.get(name) or _previous.get(name)
 
 
 def names() -> list[str]:
-    """All registered names, sorted."""
+    """All registered names, sorted; without the previous ones."""
     return sorted(_classes)
 
 
@@ -54,11 +85,12 @@ def isolated() -> Iterator[None]:
 
     A class of a module that was first imported inside stays known: the import will not happen again.
     """
-    before = dict(_classes)
+    kept = [(known, dict(known)) for known in (_classes, _previous)]
     try:
         yield
     finally:
-        late = {name: cls for name, cls in _classes.items() if lookup.find(cls.__module__, cls.__qualname__) is cls}
-        _classes.clear()
-        _classes.update(late)
-        _classes.update(before)
+        for known, before in kept:
+            late = {name: cls for name, cls in known.items() if lookup.find(cls.__module__, cls.__qualname__) is cls}
+            known.clear()
+            known.update(late)
+            known.update(before)

@@ -59,19 +59,18 @@ def admit(using: str, rows: Sequence[Limited], wanted: int) -> tuple[list[tuple[
             found = take(using, Found(pks=tuple(pks), unlimited=True), wanted - len(claims), len(pks))
             claims += [row.values for row in found if row.values]
             continue
-        more, others = _admit(using, key, options.max_concurrency, pks, wanted - len(claims))
+        more, others = _admit(using, key, options, pks, wanted - len(claims))
         claims += more
         aside = aside or others
     return claims, aside
 
 
-def _admit(using: str, key: str, maximum: int, pks: list[int], wanted: int) -> tuple[list[tuple[Any, ...]], bool]:
+def _admit(using: str, key: str, options: Options, pks: list[int], wanted: int) -> tuple[list[tuple[Any, ...]], bool]:
     try:
         with write_transaction(using):
             if is_postgres(using):
                 run(using, f"SELECT set_config('lock_timeout', '{PATIENCE}', true)")
-            running = limits.lock(using, key, maximum)
-            open_slots = max(0, maximum - running)
+            open_slots = max(0, _free(using, key, options))
             claims: list[tuple[Any, ...]] = []
             if count := min(open_slots, wanted):
                 found = take(using, Found(pks=tuple(pks), slot=key), count, len(pks))
@@ -112,24 +111,36 @@ def _put_aside(using: str, key: str, pks: list[int], seconds: float | None) -> i
     return len(run(using, sql, [LIMIT, key, *pks, now]))
 
 
+def _free(using: str, key: str, options: Options) -> int:
+    """Slots of the limit that nobody has, with its row locked until the end of the transaction.
+
+    What is still counted under a previous name of the workflow is read without a lock: no code that knows the new name adds
+    to it, so that it only becomes less, and the sweep finds that.
+    """
+    maximum = options.max_concurrency or 0
+    before = options.previous_keys(key)
+    return maximum - limits.lock(using, key, maximum) - (limits.running(using, before) if before else 0)
+
+
 def _options(workflow: str) -> Options | None:
     cls = registry.find(workflow)
     return None if cls is None else cls.options
 
 
 def _key(using: str, row: Limited) -> str:
-    """The instance's key; one that was created before there was a limit gets it now."""
+    """The instance's key, under the present name of its workflow; one that was created before there was a limit gets it
+    now."""
     pk, workflow, key = row
     options = _options(workflow)
     if key or options is None:
-        return key
+        return key if options is None else options.present_key(key)
     ((text,),) = run(using, f"SELECT params FROM {INSTANCE} WHERE id = %s", [pk]) or ((None,),)
     try:
         return options.limit_key(freeze(None if text is None else codec.loads(text)))
     except Exception as error:
         # It was accepted without a key, so it must run, but never without a limit.
         logger.warning("Instance %d of %s shares the slots of its workflow: %s", pk, workflow, error)
-        return workflow
+        return options.name
 
 
 # Endings -----------------------------------------------------------------------------------------------------------------
@@ -176,14 +187,26 @@ def sweep(using: str) -> None:
         options = _options(key.partition(":")[0])
         if options is None:
             continue
-        maximum = options.max_concurrency
-        if maximum is not None and running is not None and running >= maximum:
+        maximum, present = options.max_concurrency, options.present_key(key)
+        if present != key:
+            _rename(using, key, present)
+        elif maximum is not None and running is not None and running >= maximum:
             continue
         with write_transaction(using):
             if maximum is None:
-                limits.wake(using, INSTANCE, key, WOKEN_AT_ONCE)
-            elif (free := maximum - limits.lock(using, key, maximum)) > 0:
-                limits.wake(using, INSTANCE, key, min(free, WOKEN_AT_ONCE))
+                limits.wake(using, INSTANCE, present, WOKEN_AT_ONCE)
+            elif (free := _free(using, present, options)) > 0:
+                limits.wake(using, INSTANCE, present, min(free, WOKEN_AT_ONCE))
+
+
+def _rename(using: str, key: str, present: str) -> None:
+    """Let those that are parked under a key of a previous name stand in one line with the others."""
+    lock = "FOR NO KEY UPDATE SKIP LOCKED" if is_postgres(using) else ""
+    sql = f"""UPDATE {INSTANCE} SET concurrency_key = %s WHERE id IN (
+        SELECT id FROM {INSTANCE} WHERE hold = '{LIMIT}' AND wake_at IS NULL AND concurrency_key = %s
+        ORDER BY id LIMIT {WOKEN_AT_ONCE} {lock}) RETURNING id"""
+    with write_transaction(using):
+        run(using, sql, [present, key])
 
 
 def _parked_keys() -> str:

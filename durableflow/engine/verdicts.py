@@ -6,6 +6,7 @@ its code does, so that it stays prepared.
 
 from __future__ import annotations
 
+import operator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -56,13 +57,14 @@ def known() -> Known:
     global _options, _now_known
     options = registry.options()
     if options != _options:
-        _now_known = _known(tuple(sorted((item.name, item.version, item.max_concurrency) for item in options)))
+        code = [(name, item.version, item.max_concurrency) for item in options for name in item.names]
+        _now_known = _known(tuple(sorted(code, key=operator.itemgetter(0))))
         _options = options
     return _now_known
 
 
 def known_code() -> Code:
-    """Name, version and limit of all workflows that this process's code has."""
+    """Name, version and limit of all workflows that this process's code has, also under their previous names."""
     return known().code
 
 

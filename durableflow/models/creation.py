@@ -23,9 +23,11 @@ from durableflow.models.permissions import name_of, row_of
 
 @dataclass(frozen=True, kw_only=True)
 class NewInstance:
-    """What a new instance shall be. ``start_at``: None (now), a duration from now, or an aware moment."""
+    """What a new instance shall be. ``start_at``: None (now), a duration from now, or an aware moment. ``previous_names``:
+    of its workflow; an id that is taken under one of them is taken."""
 
     workflow: str
+    previous_names: tuple[str, ...] = ()
     params: Any = None
     instance_id: str | None = None
     start_at: datetime | timedelta | None = None
@@ -57,7 +59,7 @@ def insert(new: NewInstance) -> WorkflowInstance | None:
     codec.dumps(new.params, what=f"params of {row.label}", max_bytes=get_settings().LIMITS.params)
     with write_transaction(using):
         _set_times(row, new, using)
-        pk = _insert_ignoring_conflicts(row, using)
+        pk = _insert_ignoring_conflicts(row, using, new.previous_names)
         if pk is None:
             return None
         entry = HistoryEntry(
@@ -113,14 +115,22 @@ def _set_times(row: WorkflowInstance, new: NewInstance, using: str) -> None:
     row.deadline_at = None if new.max_duration is None else row.wake_at + new.max_duration
 
 
-def _insert_ignoring_conflicts(row: WorkflowInstance, using: str) -> int | None:
-    """``INSERT .. ON CONFLICT DO NOTHING RETURNING id``, which the ORM cannot say."""
+def _insert_ignoring_conflicts(row: WorkflowInstance, using: str, previous_names: tuple[str, ...]) -> int | None:
+    """``INSERT .. ON CONFLICT DO NOTHING RETURNING id``, which the ORM cannot say.
+
+    Two creators that know the present name meet at the unique constraint. A row under a previous name was committed by a
+    creator that knew no other, so that it is enough to look for it.
+    """
     connection = connections[using]
     fields: list[models.Field[Any, Any]] = [field for field in row._meta.concrete_fields if not field.primary_key]
     names = ", ".join(connection.ops.quote_name(str(field.column)) for field in fields)
     values = [field.get_db_prep_save(getattr(row, field.attname), connection) for field in fields]
     marks = ", ".join(["%s"] * len(values))
     table = connection.ops.quote_name(row._meta.db_table)
+    if previous_names:
+        stored: models.QuerySet[Any] = WorkflowInstance._base_manager.using(using)
+        if stored.filter(workflow__in=previous_names, instance_id=row.instance_id).exists():
+            return None
     with connection.cursor() as cursor:
         cursor.execute(f"INSERT INTO {table} ({names}) VALUES ({marks}) ON CONFLICT DO NOTHING RETURNING id", values)  # noqa: S608
         found = cursor.fetchone()

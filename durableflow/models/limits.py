@@ -55,6 +55,12 @@ def lock(using: str, key: str, maximum: int) -> int:
         return int(cursor.fetchone()[0])
 
 
+def running(using: str, keys: Iterable[str]) -> int:
+    """How many slots of these keys are taken together, read without a lock."""
+    rows = ConcurrencyLimit.objects.using(using).filter(key__in=list(keys))
+    return int(rows.aggregate(taken=models.Sum("running"))["taken"] or 0)
+
+
 def lock_known(using: str, keys: Iterable[str]) -> None:
     """Lock the rows of these keys until the end of the transaction, in the order of the keys."""
     wanted = sorted({key for key in keys if key})

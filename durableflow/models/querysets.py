@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from django.db import connections, models, router
-from django.db.models import Q
+from django.db.models import Case, Q, When
 
 from durableflow.core import clock
 from durableflow.core.statuses import ACTIVE, FINISHED, PendingStatus, Status, StepKind
@@ -22,8 +22,20 @@ class InstanceQuerySet(models.QuerySet[Any]):
     """Instances."""
 
     def for_workflow(self, workflow: Any) -> Self:
-        """Those of one workflow, given as its class or its name."""
-        return self.filter(workflow=workflow if isinstance(workflow, str) else workflow.workflow_name())
+        """Those of one workflow, given as its class or its name. A class has also those that are stored under its
+        previous names; a name has those that are stored under it."""
+        names = (workflow,) if isinstance(workflow, str) else workflow.options.names
+        return self.filter(workflow=names[0]) if len(names) == 1 else self.filter(workflow__in=names)
+
+    def with_id(self, workflow: Any, instance_id: str, *, first: str) -> Self:
+        """Of one workflow the instance of this id; where two have it, the one that is stored as ``first`` comes first.
+
+        Two can have it where creators with the code before and after a renaming have met in a deploy (``previous_names``).
+        """
+        rows = self.for_workflow(workflow).filter(instance_id=instance_id)
+        if isinstance(workflow, str) or not workflow.options.previous_names:
+            return rows
+        return rows.order_by(Case(When(workflow=first, then=0), default=1), "-id")
 
     def active(self) -> Self:
         """Those that have not ended."""

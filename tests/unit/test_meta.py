@@ -21,7 +21,7 @@ P = TypeVar("P")
 @pytest.fixture(autouse=True)
 def isolated_registry() -> Iterator[None]:
     with registry.isolated():
-        registry._classes.clear()
+        registry._classes.clear(), registry._previous.clear()
         yield
 
 
@@ -71,6 +71,69 @@ def test_all_keys() -> None:
     assert options.step_retries == Retries(limit=4)
     assert (options.step_timeout, options.max_duration) == (timedelta(minutes=2), timedelta(days=1))
     assert options.retention == Retention(success="1 day")
+
+
+def test_previous_names() -> None:
+    """Design 5: instances of a renamed workflow are those of its class; a name is never inherited."""
+    cls = define("Charge", meta={"previous_names": ["pay", "take-money"]})
+    assert cls.options.names == ("charge", "pay", "take-money")
+    assert [registry.find(name) for name in cls.options.names] == [cls] * 3
+    assert registry.names() == ["charge"]
+    child = define("Child", cls)
+    assert child.options.previous_names == ()
+    assert registry.find("pay") is cls
+
+
+@pytest.mark.parametrize(
+    ("previous", "said"),
+    [
+        ("pay", "must be a list of names"),
+        ({"pay"}, "must be a list of names"),
+        (None, "must be a list of names"),
+        (["pay", "pay"], "'pay' twice"),
+        (["charge"], "has the present name 'charge'"),
+        (["no spaces"], "characters that are not allowed"),
+        ([""], "must not be empty"),
+        ([7], "must be a str"),
+    ],
+)
+def test_wrong_previous_names(previous: Any, said: str) -> None:
+    with pytest.raises(TypeError, match=said) as refused:
+        define("Charge", meta={"previous_names": previous})
+    assert "Charge.Meta" in str(refused.value)
+    assert registry.find("pay") is None
+
+
+@pytest.mark.parametrize("second_first", [False, True])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"name": "a", "previous_names": ["x"]}, {"name": "x"}),
+        ({"name": "a", "previous_names": ["x"]}, {"name": "b", "previous_names": ["x"]}),
+    ],
+)
+def test_a_name_has_one_workflow_now_and_before(one: Any, other: Any, second_first: bool) -> None:
+    """Both directions, whichever module is imported first; the error names both."""
+    first, second = (other, one) if second_first else (one, other)
+    kept = define("First", meta=first)
+    with pytest.raises(TypeError, match="stored as 'x'") as refused:
+        define("Second", meta=second)
+    assert f"{__name__}.First" in str(refused.value) and f"{__name__}.Second" in str(refused.value)
+    assert registry.find("x") is kept and registry.names() == [first["name"]]
+
+
+def test_a_reload_with_another_name_is_the_same_workflow() -> None:
+    define("Charge", meta={"name": "pay"})
+    again = define("Charge", meta={"name": "charge", "previous_names": ["pay"]})
+    assert registry.find("pay") is again and registry.names() == ["charge"]
+    once_more = define("Charge", meta={"name": "charge"})
+    assert registry.find("pay") is None and registry.find("charge") is once_more
+
+
+def test_a_test_forgets_previous_names() -> None:
+    with registry.isolated():
+        define("Charge", meta={"previous_names": ["pay"]})
+    assert registry.find("pay") is None
 
 
 def test_merging_key_by_key_along_the_mro() -> None:
