@@ -58,6 +58,7 @@ class Settings:
     LEASE: float = 15
     SHUTDOWN_GRACE: float = 10
     THREADS: int = 1
+    BRANCH_THREADS: int = 8
     LIMITS: Limits = field(default_factory=Limits)
     REDACT: tuple[str, ...] = ()
     BASE_URL: str = ""
@@ -138,6 +139,9 @@ def _check(result: Settings) -> None:
     threads: object = result.THREADS
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1000:
         raise ValueError(f"THREADS must be a whole number from 1 to 1000, not {threads!r}.")
+    branches: object = result.BRANCH_THREADS
+    if isinstance(branches, bool) or not isinstance(branches, int) or not 0 <= branches <= 1000:
+        raise ValueError(f"BRANCH_THREADS must be a whole number from 0 to 1000, not {branches!r}.")
     for item in fields(result.LIMITS):
         limit = getattr(result.LIMITS, item.name)
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:

@@ -33,6 +33,11 @@ class Outcome(Protocol):
 
     lease: Lease
 
+    @property
+    def detached(self) -> bool:
+        """Whether other threads go on with the instance when this attempt is given up."""
+        ...
+
     def mark_running(self) -> None:
         """Record that the body has started, unless somebody holds the row."""
 

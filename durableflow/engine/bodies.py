@@ -25,7 +25,15 @@ from durableflow.engine.sql import is_postgres
 from durableflow.engine.steprun import FailedAttempt, StepRun
 from durableflow.engine.steps import Entry
 from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, drop_closed, forget_interruption
-from durableflow.engine.unwind import AlreadyFinished, GiveBack, LeaseLost, ProcessDied, Unwind, WriteFailed
+from durableflow.engine.unwind import (
+    AlreadyFinished,
+    BranchesInFlight,
+    GiveBack,
+    LeaseLost,
+    ProcessDied,
+    Unwind,
+    WriteFailed,
+)
 
 __all__ = ["BodyOptions", "BodyRun", "resolve"]
 logger = logging.getLogger("durableflow.steps")
@@ -46,27 +54,44 @@ class BodyRun(StepRun):
     def run(self, body: Callable[[], Any]) -> Any:
         """Make one attempt. Returns the value as a replay would; raises the step's error, or unwinds until the
         retry."""
+        self.begin()
+        try:
+            text = self._perform(body)
+        except BaseException as error:
+            return self.ended_by(error)
+        return self.value_of(text)
+
+    def begin(self) -> None:
+        """What comes before a body: a retry delay that is not over (case RET-11), lost attempts, the start mark, the lease."""
         record = self.record
         if record.status == PENDING and record.wake_at is not None and record.wake_at > self.session.claim.db_now():
-            # A retry delay that is not over (case RET-11).
-            self.session.suspend(self._until(record.wake_at), self.identity)
+            self.session.suspend(self.scope, self._until(record.wake_at), self.identity)
         self._settle_lost()
         record.attempts += 1
-        if self.options.retries.limit == 0 or self.session.interrupted:
+        if self.always_marked or self.session.interrupted:
             self.lease.require()  # a mark without a body behind it would be charged
             self._mark_start()
         self.attempt = self._new_attempt()
         self._started = self.session.claim.db_now()
         self._context = self.context(self._started)
         self.lease.require()
-        try:
-            text = self._perform(body)
-        except (ProcessDied, LeaseLost, Unwind, WriteFailed):
-            raise
-        except BaseException as error:
-            if isinstance(error, KeyboardInterrupt) and shutdown.requested():
-                self.session.replay.unwind(Unwind(GiveBack()))
-            return self._failed(error)
+
+    @property
+    def always_marked(self) -> bool:
+        """Whether no body of this step begins without a start mark (design 6, "Interruptions"): in a branch several may be in
+        flight when a worker is lost."""
+        return self.options.retries.limit == 0 or self.scope is not self.session.replay.root
+
+    def ended_by(self, error: BaseException) -> Any:
+        """What comes of an attempt that ended with an exception: the step's error, or the suspension until the retry."""
+        if isinstance(error, ProcessDied | LeaseLost | Unwind | WriteFailed):
+            raise error
+        if isinstance(error, KeyboardInterrupt) and shutdown.requested():
+            self.session.replay.unwind(Unwind(GiveBack()))
+        return self._failed(error)
+
+    def value_of(self, text: str) -> Any:
+        """The value of a checkpoint that has just been written."""
         self.session.shaken = False  # not before: an atomic step's transaction may be made again
         value = self.session.decode(text, self.identity)
         if self.options.sensitive:
@@ -96,24 +121,31 @@ class BodyRun(StepRun):
         return self.session.atomically(again, self.record, again=self.options.retries.limit != 0)
 
     def _attempt(self, body: Callable[[], Any]) -> str:
-        attempt = self.attempt
         try:
-            value = self._call(body)
-            text = self.session.encode(value, self.identity)
-            self.session.interceptor.before_checkpoint(self.session.claim.workflow, self.identity, attempt.number)
-            if not attempt.begin_commit():
-                self._drop("value")
+            text = self._returned(self._call(body))
         finally:
-            watcher.unwatch(attempt)
+            watcher.unwatch(self.attempt)
+        return self._checkpoint(text)
+
+    def _returned(self, value: Any) -> str:
+        """The stored form of what the body has returned; from here on only this thread may write."""
+        attempt = self.attempt
+        text = self.session.encode(value, self.identity)
+        self.session.interceptor.before_checkpoint(self.session.claim.workflow, self.identity, attempt.number)
+        if not attempt.begin_commit():
+            self._drop("value")
+        return text
+
+    def _checkpoint(self, text: str) -> str:
         self.record.status, self.record.output, self.record.error = COMPLETE, text, None
-        entry = Entry("step_completed", text=codec.attempt(attempt.number, self._started))
+        entry = Entry("step_completed", text=codec.attempt(self.attempt.number, self._started))
         try:
             self.write(self._started, entry, unshaken=self.session.shaken)
         except (OperationalError, InterfaceError) as error:
             if not self.options.atomic:
                 raise
             raise NotWritten from error
-        attempt.finish()
+        self.attempt.finish()
         return text
 
     def _call(self, body: Callable[[], Any]) -> Any:
@@ -124,7 +156,7 @@ class BodyRun(StepRun):
         # On SQLite an atomic body holds the only write lock: a mark could not be written before its end.
         markable = not self.options.atomic or is_postgres(self.lease.using)
         self.attempt.start(self.options.timeout, markable=markable)
-        watcher.watch(self.attempt, self.lease, self.session.connections)
+        watcher.watch(self.attempt, self.lease, list(self.scope.wrappers))
         try:
             with step_context(self._context):
                 value = deadline.run(body)
@@ -138,7 +170,7 @@ class BodyRun(StepRun):
             self.attempt.left()
             if self.attempt.abandoned:
                 forget_interruption()
-            drop_closed(self.session.connections)
+            drop_closed(self.scope.wrappers)
             self.scope.busy = None
             if deadline.expired:
                 clean_connections()
@@ -152,7 +184,7 @@ class BodyRun(StepRun):
         replay = self.session.replay
         if replay.refusal is not None:
             raise replay.refusal
-        if block := atomicity.opened(self.session.connections):
+        if block := atomicity.opened(self.scope.wrappers):
             atomicity.abandon_opened()
             replay.refuse(
                 f"The body of step {self.identity.label!r} of {self.lease.label} left {block} open: what it wrote there is rolled back."
@@ -186,7 +218,8 @@ class BodyRun(StepRun):
         takeover the first step that the replay wants to execute (design 6, "Interruptions")."""
         record = self.record
         if record.status != STARTED or record.token is None:
-            if not self.session.take_charge(record) or self.options.retries.limit == 0:
+            # One that always has a mark cannot have begun without.
+            if self.always_marked or not self.session.take_charge(record):
                 return
             record.attempts += 1
         lost = Entry("attempt_lost", {"attempt": record.attempts})
@@ -217,13 +250,19 @@ class BodyRun(StepRun):
             raise failed.error
         if failed.final:
             self.raise_failed()
-        self.session.suspend(self._until(wake_at), self.identity)
+        self.record.wake_at = wake_at
+        self.session.suspend(self.scope, self._until(wake_at), self.identity)
 
     def fail_refused(self) -> None:
         """The refusal ends the instance: the step has failed."""
         described = self.session.decode(self.record.error or "{}", self.identity)
         self.record.status = FAILED
         self.write(self.session.claim.db_now(), Entry("step_errored", {"error": self.shown(described)}))
+
+    @property
+    def detached(self) -> bool:
+        """See ``Outcome``."""
+        return self.scope.lost is not None
 
     # In the watcher's thread -------------------------------------------------------------------------------------------
 
@@ -249,6 +288,14 @@ class BodyRun(StepRun):
                 self.session.shaken = shaken  # rolled back: the next try has the counts to clear again
                 raise
             self._recorded = True
+        if self.scope.lost is not None:
+            self.record.wake_at = self._wake_at
+            self.scope.lost(self._until(self._wake_at))
+            return
+        if self.session.branches.others(self.attempt.thread):
+            # Other threads are in branches of the instance; when they have stored what they do, it goes on elsewhere.
+            self.session.replay.stop = self.session.replay.stop or Unwind(GiveBack(stop=False))
+            raise BranchesInFlight
         # In a transaction of its own, which may have to lock more than this row first. If the process dies in between,
         # a takeover sees by the token that the attempt is recorded.
         if self._timed_out.final:

@@ -21,6 +21,9 @@ from durableflow.models import WorkflowInstance
 from durableflow.models.audit import record
 from durableflow.models.lifecycle import LET_GO_FIELDS, close
 
+# A rollback goes on as long as it takes, whatever max_duration has been (design 7).
+_SUSPENDED: Final = "CASE WHEN status = 'rolling_back' THEN status ELSE 'waiting' END"
+_BOUND: Final = "CASE WHEN status = 'rolling_back' THEN NULL ELSE deadline_at END"
 _FREE: Final = "lease_token = NULL, owner = NULL, suspect = {false}, woken = {false}, holds_slot = {false}, hold = ''"
 
 
@@ -43,16 +46,16 @@ def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
 
 @lru_cache(maxsize=16)
 def _suspend_sql(timeout: str, now: str) -> str:
-    return f"""WITH {timeout} UPDATE {INSTANCE} AS i SET status = 'waiting', {_FREE.format(false="false")},
-                    wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, i.deadline_at) END
-                FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status = 'running' AND t.v IS NOT NULL
+    return f"""WITH {timeout} UPDATE {INSTANCE} AS i SET status = {_SUSPENDED}, {_FREE.format(false="false")},
+                    wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, {_BOUND}) END
+                FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status IN ('running', 'rolling_back') AND t.v IS NOT NULL
                 RETURNING extract(epoch FROM i.wake_at - {now})::float8"""
 
 
 # Moments are texts of one form: they compare as times do.
 _SUSPEND_SQLITE: Final = f"""
-    UPDATE {INSTANCE} SET status = 'waiting', {_FREE.format(false="0")},
-        wake_at = CASE WHEN woken THEN %s ELSE min(COALESCE(%s, deadline_at), COALESCE(deadline_at, %s)) END
+    UPDATE {INSTANCE} SET status = {_SUSPENDED}, {_FREE.format(false="0")},
+        wake_at = CASE WHEN woken THEN %s ELSE min(COALESCE(%s, {_BOUND}), COALESCE({_BOUND}, %s)) END
     WHERE id = %s AND lease_token = %s RETURNING wake_at"""
 
 
@@ -174,7 +177,7 @@ def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
 @patient
 @frees_slot
 def give_back(lease: Lease, delay: timedelta = timedelta(), *, count: bool = False) -> None:
-    """Make the instance due again after ``delay``; one that was running is queued, another status stays. ``count``: this
+    """Make the instance due again after ``delay``; one that was running is queued, another status (rolling back) stays. ``count``: this
     may not go on for ever."""
     with fenced(lease) as fence:
         row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
@@ -186,6 +189,22 @@ def give_back(lease: Lease, delay: timedelta = timedelta(), *, count: bool = Fal
         row.hold = ""
         row.give_backs += int(count)
         row.save(update_fields=["status", "wake_at", "give_backs", *LET_GO_FIELDS])
+
+
+@patient
+def take_woken(lease: Lease) -> bool:
+    """Whether something has arrived for the instance since it was claimed or this was last asked. Takes no lock where
+    nothing has."""
+    mine = "id = %s AND lease_token = %s AND woken"
+    if not run(lease.using, f"SELECT 1 FROM {INSTANCE} WHERE {mine}", [lease.pk, lease.token]):
+        return False
+    false = "false" if is_postgres(lease.using) else "0"
+    with raw_transaction(lease.using):
+        return bool(
+            run(
+                lease.using, f"UPDATE {INSTANCE} SET woken = {false} WHERE {mine} RETURNING id", [lease.pk, lease.token]
+            )
+        )
 
 
 @patient

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from durableflow.authoring import calls
 from durableflow.authoring.context import derive
+from durableflow.authoring.group_calls import GatherCall, MapCall
 from durableflow.core import codec, failures
 from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
@@ -16,6 +17,7 @@ from durableflow.core.durations import TEN_YEARS
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError
 from durableflow.engine import endings, starvation
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
+from durableflow.engine.gathering import gather, map_items
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Scope
@@ -29,15 +31,14 @@ from durableflow.models import PendingEvent
 class Execution(Session):
     """The runtime behind ``step``: each durable call returns, raises, runs a body, opens a wait or suspends."""
 
-    _random: random.Random | None = None
     _logger: LoggerAdapter[Any] | None = None
 
     # Runtime ----------------------------------------------------------------------------------------------------------
 
     def call(self, call: calls.Call) -> Any:
-        """Answer a durable call of the root scope."""
+        """Answer a durable call of this thread's scope."""
         try:
-            return self._answer(call)
+            return self._answer(self.scope(), call)
         except WriteFailed as failed:  # run() has done nothing wrong
             self.replay.halt(failed.error)
         except MemoryError as error:
@@ -46,26 +47,35 @@ class Execution(Session):
             starvation.leave(self.claim, error)
             self.replay.unwind(Unwind(Drop(self.lease.label)))
 
-    def _answer(self, call: calls.Call) -> Any:
-        scope = self.replay.root
+    def _answer(self, scope: Scope, call: calls.Call) -> Any:
         identity = self.replay.enter(scope, call.kind, call.name)
         self.check_alive()
+        return self.answer_as(scope, identity, call)
+
+    def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
+        """Answer a call whose identity is reserved."""
         record = self.replay.meet(scope, identity)
-        if record is not None and record.finished:
-            return self._recorded(record, call)
         if isinstance(call, calls.DoCall):
+            if record is not None and record.finished:
+                return self.recorded(record)
             options = resolve(self, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
             return BodyRun(self, scope, identity, record, options).run(call.body)
+        if isinstance(call, GatherCall):
+            return gather(self, scope, identity, record, call)
+        if isinstance(call, MapCall):
+            return map_items(self, scope, identity, record, call)
+        if record is not None and record.finished:
+            return self._recorded(record, call)
         if isinstance(call, calls.WaitCall):
             return self._wait(scope, identity, record, call)
         self._charge = False  # nothing was in a body when the worker was lost
         if isinstance(call, calls.SleepCall | calls.SleepUntilCall):
-            return self._sleep(identity, record, call)
+            return self._sleep(scope, identity, record, call)
         return self._now(identity, record)
 
     def set_progress(self, value: Any) -> None:
         """See ``Step.set_progress``."""
-        scope = self.replay.root
+        scope = self.scope()
         self.replay.guard(scope, "set_progress()")
         self.check_alive()
         if not self.replay.replaying(scope):
@@ -77,7 +87,7 @@ class Execution(Session):
 
     def uuid4(self) -> UUID:
         """See ``Step.uuid4``."""
-        scope = self.replay.root
+        scope = self.scope()
         self.replay.guard(scope, "uuid4()")
         scope.ids += 1
         return UUID(bytes=derive("uuid4", self.claim.seed, scope.name, scope.ids)[:16], version=4)
@@ -85,15 +95,17 @@ class Execution(Session):
     @property
     def random(self) -> random.Random:
         """See ``Step.random``."""
-        self.replay.guard(self.replay.root, "random")
-        if self._random is None:
-            self._random = random.Random(derive("random", self.claim.seed, ""))  # noqa: S311  repeatable, not secret
-        return self._random
+        scope = self.scope()
+        self.replay.guard(scope, "random")
+        if scope.random is None:
+            scope.random = random.Random(derive("random", self.claim.seed, scope.name))  # noqa: S311  repeatable, not secret
+        found: random.Random = scope.random
+        return found
 
     @property
     def is_replaying(self) -> bool:
         """See ``Step.is_replaying``."""
-        return self.replay.replaying(self.replay.root)
+        return self.replay.replaying(self.scope())
 
     @property
     def logger(self) -> LoggerAdapter[Any]:
@@ -104,7 +116,13 @@ class Execution(Session):
 
     # Calls that have no body ------------------------------------------------------------------------------------------
 
-    def _sleep(self, identity: Identity, record: Record | None, call: calls.SleepCall | calls.SleepUntilCall) -> None:
+    def _sleep(
+        self,
+        scope: Scope,
+        identity: Identity,
+        record: Record | None,
+        call: calls.SleepCall | calls.SleepUntilCall,
+    ) -> None:
         now = self.claim.db_now()
         if record is None:
             if isinstance(call, calls.SleepUntilCall) and call.when > now + TEN_YEARS:
@@ -121,10 +139,10 @@ class Execution(Session):
             if not over:
                 record.status = PENDING
                 data = {"seconds": seconds} if when is None else {"until": when}
-                wake_at = self.write(record, Entry("sleep_started", data), wake_in=seconds, wake_at=when)
-                self.suspend(wake_at, identity)
+                record.wake_at = self.write(record, Entry("sleep_started", data), wake_in=seconds, wake_at=when)
+                self.suspend(scope, record.wake_at, identity)
         elif record.wake_at is not None and record.wake_at > now:
-            self.suspend(record.wake_at, identity)
+            self.suspend(scope, record.wake_at, identity)
         # Lost with a crash of the server, the end of a sleep that had begun is found once more; what follows it waits for the disk.
         later = record.status == PENDING
         record.status = COMPLETE
@@ -153,7 +171,8 @@ class Execution(Session):
         if not answer.settled and call.notify is not None:
             answer = self._notify(scope, identity, record, call, answer)
         if not answer.settled:
-            self.suspend(answer.wake_at, identity)
+            record.status = PENDING
+            self.suspend(scope, answer.wake_at, identity)
         self.shaken = False
         record.status = COMPLETE if answer.error is None else FAILED
         record.output, record.error = answer.output, answer.error
@@ -199,11 +218,7 @@ class Execution(Session):
         body.run(lambda: _without_result(notify, pending))
 
     def _recorded(self, record: Record, call: calls.Call) -> Any:
-        if record.status == FAILED:
-            raise self.failure(record)
-        value: Any = None if record.output is None else self.decode(record.output, record.identity)
-        if record.sensitive:
-            self.secrets.add(value)
+        value = self.recorded(record)
         if not isinstance(call, calls.WaitCall):
             return value
         with self.reading(record.identity):

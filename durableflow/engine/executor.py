@@ -20,6 +20,7 @@ from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import hand_back, room, turn_away
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
+from durableflow.engine.replay import swallowed
 from durableflow.engine.steps import load_journal
 from durableflow.engine.timeouts import clean_connections, fresh
 from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend, WriteFailed
@@ -204,7 +205,7 @@ def _leave(execution: Execution, raised: BaseException) -> None:
     if stop is not None:
         outcome = stop.outcome
         if isinstance(outcome, Suspend) and raised is not stop:
-            outcome = Block(_swallowed(replay.where, outcome, raised))
+            outcome = Block(swallowed(replay.where, outcome, raised))
         _apply(execution, outcome)
     elif replay.refusal is not None and not _contains(raised, replay.refusal):
         execution.block(replay.refusal)
@@ -214,20 +215,6 @@ def _leave(execution: Execution, raised: BaseException) -> None:
             raise raised
     else:
         _end_with_error(execution, raised)
-
-
-def _swallowed(where: str, outcome: Suspend, raised: BaseException) -> SuspensionSwallowed:
-    if isinstance(raised, SuspensionSwallowed):
-        detail = "but run() caught that and returned"
-    else:
-        detail = f"but run() raised {type(raised).__name__}: {raised} in its place"
-    error = SuspensionSwallowed(
-        f"{where} was suspended at {outcome.where}, {detail}. Catch Exception instead of BaseException, never "
-        "use a bare except or a return in "
-        "finally, and raise again what is not yours."
-    )
-    error.__cause__ = raised
-    return error
 
 
 def _apply(execution: Execution, outcome: Any) -> None:

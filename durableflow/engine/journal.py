@@ -13,6 +13,7 @@ FAILED: Final = "failed"
 CANCELLED: Final = "cancelled"
 FINISHED: Final = frozenset({COMPLETE, FAILED, CANCELLED})
 NOTIFY: Final = "notify"
+PATCH: Final = "patch"
 
 
 class Identity(NamedTuple):

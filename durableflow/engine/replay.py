@@ -9,22 +9,44 @@ the branches of parallel work; the root has the name ''.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from typing import Final, NoReturn
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NoReturn
 
 from durableflow.core.exceptions import InvalidDurableCall, NonDeterminismError, SuspensionSwallowed
-from durableflow.engine.journal import NOTIFY, Identity, Record
+from durableflow.engine.journal import NOTIFY, PATCH, Identity, Record
 from durableflow.engine.unwind import Block, Suspend, Unwind
 
 MAX_REFUSED_CALLS: Final = 100
+UNCOUNTED: Final = frozenset({NOTIFY, PATCH})
+"""Kinds that a replay need not meet: they go with another record, or may be taken out of the program."""
 
 
 class Scope:
-    """One branch: which calls it has made, and which records it has not met yet."""
+    """One branch, as one pass over it sees it: which calls it has made, and which records it has not met yet.
 
-    def __init__(self, name: str, owner: int, records: Iterable[Record]) -> None:
+    ``owner``: the thread that may make its calls. ``wrappers``: that thread's database connections, looked up once.
+    ``replay``: whose scope it is. ``stop``: how this branch was suspended. ``lost``: where a thread of its own runs the branch:
+    to be called when that thread is given up, with the moment from which the branch can go on.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        owner: int,
+        records: Iterable[Record],
+        *,
+        replay: Replay | None = None,
+        wrappers: Sequence[Any] = (),
+    ) -> None:
         self.name = name
         self.owner = owner
+        self.replay = replay
+        self.wrappers = wrappers
+        self.stop: Unwind | None = None
+        self.lost: Callable[[Any], None] | None = None
+        self.random: Any = None
+        self.patches: dict[str, bool] = {}
         self.busy: Identity | None = None
         self.counts: dict[tuple[str, str], int] = {}
         self.ids = 0
@@ -38,7 +60,7 @@ class Scope:
     def add(self, record: Record) -> None:
         """Take a recorded call into account; records come in the order of their ``seq``."""
         identity = record.identity
-        if identity.kind != NOTIFY:
+        if identity.kind not in UNCOUNTED:
             self._kinds.setdefault((identity.name, identity.count), []).append(record)
             if not record.freed:
                 self._by_execution.setdefault(record.execution, []).append(record)
@@ -66,7 +88,7 @@ class Scope:
         if record.met:
             return None
         record.met = True
-        if record.freed:
+        if record.freed or record.identity.kind in UNCOUNTED:
             return None
         self.unmet -= 1
         rows = self._by_execution[record.execution]
@@ -85,8 +107,8 @@ class Scope:
 class Replay:
     """The journal of one run, met by one execution.
 
-    ``where``: how messages name the instance. ``open_block``: names what transaction is open where none may be, '' if
-    none. ``give_up``: called when user code swallows the suspension for ever; it must not return.
+    ``where``: how messages name the instance. ``open_block``: names what transaction is open in the scope's thread where none
+    may be, '' if none. ``give_up``: called when user code swallows the suspension for ever; it must not return.
     """
 
     def __init__(
@@ -95,7 +117,7 @@ class Replay:
         *,
         where: str,
         owner: int,
-        open_block: Callable[[], str] = lambda: "",
+        open_block: Callable[[Scope], str] = lambda scope: "",
         thread: Callable[[], int] = lambda: 0,
         give_up: Callable[[Exception], None] = lambda error: None,
     ) -> None:
@@ -105,10 +127,33 @@ class Replay:
         self.refusal: InvalidDurableCall | None = None
         self.refused_calls = 0
         self._open_block, self._thread, self._give_up = open_block, thread, give_up
+        self._lock = threading.Lock()
         ordered = sorted(records, key=lambda record: record.seq)
         self.records = {record.identity: record for record in ordered}
         self.next_seq = ordered[-1].seq + 1 if ordered else 1
-        self.root = Scope("", owner, (record for record in ordered if not record.identity.scope))
+        self.root = Scope("", owner, (record for record in ordered if not record.identity.scope), replay=self)
+        self._inner: dict[str, list[Record]] = {}
+        for record in ordered:
+            if record.identity.scope:
+                self._inner.setdefault(record.identity.scope, []).append(record)
+
+    def branch(self, name: str, owner: int, wrappers: Sequence[Any] = (), *, only: Identity | None = None) -> Scope:
+        """A new pass over the scope ``name``, by the thread ``owner``: none of its records has been met yet. ``only``: over
+        this one record (of a map, whose steps do not follow each other)."""
+        if only is None:
+            records = list(self._inner.get(name, ()))
+        else:
+            found = self.records.get(only)
+            records = [] if found is None else [found]
+        for record in records:
+            record.met = False
+        return Scope(name, owner, records, replay=self, wrappers=wrappers)
+
+    def unmet(self, name: str) -> Record | None:
+        """The earliest record of the scope ``name`` that the last pass over it has not met."""
+        records = [record for record in self._inner.get(name, ()) if not (record.met or record.freed)]
+        counted = [record for record in records if record.identity.kind not in UNCOUNTED]
+        return min(counted, key=lambda record: record.seq, default=None)
 
     # Entering ---------------------------------------------------------------------------------------------------------
 
@@ -123,8 +168,9 @@ class Replay:
 
     def guard(self, scope: Scope, call: str) -> None:
         """The checks of ``enter`` for a call that has no identity of its own."""
-        if self.stop is not None:
-            self._again(call)
+        stop = self.stop or scope.stop
+        if stop is not None:
+            self._again(stop, call)
         if self.refusal is not None:
             self._count(self.refusal)
             raise self.refusal
@@ -135,9 +181,10 @@ class Replay:
             )
         if self._thread() != scope.owner:
             self.refuse(
-                f"{call} of {self.where} was called from another thread. Durable calls belong to the thread that runs run()."
+                f"{call} of {self.where} was called from another thread. Durable calls belong to the thread that runs run(), or to "
+                "that in which the engine runs a branch: use step.gather or step.map."
             )
-        if block := self._open_block():
+        if block := self._open_block(scope):
             self.refuse(
                 f"{call} of {self.where} was called inside {block}. A suspension would roll that back: end the "
                 "block before the call, or put "
@@ -149,11 +196,9 @@ class Replay:
         self.refusal = InvalidDurableCall(message)
         raise self.refusal
 
-    def _again(self, call: str) -> NoReturn:
-        """A durable call while the execution is stopping: from a ``finally`` it is unwound again, else the
+    def _again(self, stop: Unwind, call: str) -> NoReturn:
+        """A durable call while the execution, or its branch, is stopping: from a ``finally`` it is unwound again, else the
         suspension was swallowed."""
-        stop = self.stop
-        assert stop is not None  # noqa: S101
         if isinstance(stop.outcome, Suspend) and not _in_flight(stop):
             error = SuspensionSwallowed(
                 f"{self.where} was suspended at {stop.outcome.where}, but run() caught that and went on to "
@@ -201,9 +246,12 @@ class Replay:
 
     def started(self, identity: Identity, execution: int, run_number: int) -> Record:
         """A new record in memory, met by the call that makes it."""
-        record = Record(identity, self.next_seq, execution, run_number, "started", met=True)
-        self.next_seq += 1
-        self.records[identity] = record
+        with self._lock:
+            record = Record(identity, self.next_seq, execution, run_number, "started", met=True)
+            self.next_seq += 1
+            self.records[identity] = record
+            if identity.scope:
+                self._inner.setdefault(identity.scope, []).append(record)
         return record
 
     def halt(self, error: Exception, missed: Record | None = None) -> NoReturn:
@@ -223,6 +271,13 @@ class Replay:
         self.stop = stop
         raise stop
 
+    def suspend(self, scope: Scope, stop: Unwind) -> NoReturn:
+        """Suspend a branch, and at the root the whole execution; every later durable call of it raises the same."""
+        scope.stop = stop
+        if scope is self.root:
+            self.stop = stop
+        raise stop
+
     def replaying(self, scope: Scope) -> bool:
         """Whether the journal holds a record of this scope that this execution has not met yet (case OPS-02)."""
         return scope.unmet > 0
@@ -230,16 +285,33 @@ class Replay:
     def check_end(self) -> None:
         """``run`` has returned: every record of the root must have been met (case ENG-08). Raises
         Unwind(Block(NonDeterminismError))."""
-        missed = self.root.first_unmet()
+        self.check_met(self.root, f"run() of {self.where} has returned")
+
+    def check_met(self, scope: Scope, what: str) -> None:
+        """The same for a scope of which ``what`` says that it is over."""
+        missed = scope.first_unmet()
         if missed is not None:
             self.halt(
                 NonDeterminismError(
-                    f"run() of {self.where} has returned, but {missed.identity.kind} {missed.identity.label!r} "
-                    "is recorded and was not called "
+                    f"{what}, but {missed.identity.kind} {missed.identity.label!r} is recorded and was not called "
                     "this time. Put the old code back, or branch on recorded values only, and resume the instance."
                 ),
                 missed,
             )
+
+
+def swallowed(where: str, outcome: Suspend, raised: BaseException | None) -> SuspensionSwallowed:
+    """What is wrong with code that was suspended and ended otherwise: it returned (None), or raised something else."""
+    if raised is None or isinstance(raised, SuspensionSwallowed):
+        detail = "but that was caught, and the code returned"
+    else:
+        detail = f"but {type(raised).__name__}: {raised} was raised in its place"
+    error = SuspensionSwallowed(
+        f"{where} was suspended at {outcome.where}, {detail}. Catch Exception instead of BaseException, never use a bare except or "
+        "a return in finally, and raise again what is not yours."
+    )
+    error.__cause__ = raised
+    return error
 
 
 def _in_flight(stop: BaseException) -> bool:

@@ -19,9 +19,10 @@ from durableflow.engine import endings, replacement, shutdown, watcher
 from durableflow.engine.atomic import run_atomically
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import room
-from durableflow.engine.journal import PENDING, STARTED, Identity, Record
+from durableflow.engine.journal import FAILED, PENDING, STARTED, Identity, Record
 from durableflow.engine.lease import Claim
-from durableflow.engine.replay import Replay
+from durableflow.engine.replay import Replay, Scope
+from durableflow.engine.scopes import current
 from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
 from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind, WriteFailed
@@ -36,6 +37,39 @@ class Refused(Protocol):
         """Record that the step has failed."""
 
 
+class InFlight:
+    """Threads of their own that are in branches of the instance at this moment."""
+
+    def __init__(self) -> None:
+        self._state = threading.Lock()
+        self._threads: dict[threading.Thread, int] = {}
+
+    def enter(self) -> None:
+        """This thread is in one more."""
+        me = threading.current_thread()
+        with self._state:
+            self._threads[me] = self._threads.get(me, 0) + 1
+
+    def leave(self) -> None:
+        """It has left one, unless it was given up."""
+        me = threading.current_thread()
+        with self._state:
+            if me in self._threads:
+                self._threads[me] -= 1
+                if not self._threads[me]:
+                    del self._threads[me]
+
+    def give_up(self, thread: threading.Thread) -> None:
+        """Wait for this thread no longer."""
+        with self._state:
+            self._threads.pop(thread, None)
+
+    def others(self, thread: threading.Thread) -> bool:
+        """Whether there are any but this one."""
+        with self._state:
+            return any(other is not thread for other in self._threads)
+
+
 class Session:
     """Journal, replay, limits, secrets and the way out of one claim."""
 
@@ -44,18 +78,20 @@ class Session:
         self.lease = claim.lease
         self.options = cls.options
         self.interceptor = interceptor
-        # This thread's, looked up once: each durable call asks them what is open.
-        self.connections = list(connections.all())
         self._room = room()  # this process's: nothing that a fork copies goes on with it
         self.instance_id, self.run_number = claim.instance_id, claim.run_number
         self.replay = Replay(
             records,
             where=claim.label,
             owner=threading.get_ident(),
-            open_block=lambda: atomicity.opened(self.connections),
+            open_block=lambda scope: atomicity.opened(scope.wrappers),
             thread=threading.get_ident,
             give_up=self._give_up,
         )
+        # Looked up once: each durable call asks them what is open.
+        self.replay.root.wrappers = list(connections.all())
+        self.branches = InFlight()
+        self._lock = threading.Lock()
         self.errors: list[tuple[BaseException, Identity]] = []
         self.refused: Refused | None = None
         self._steps = sum(record.identity.kind == StepKind.DO for record in records)
@@ -89,11 +125,11 @@ class Session:
         """A record for a new call; raises LimitExceeded at the limits of steps and records (case ENG-12)."""
         limits = get_settings().LIMITS
         if identity.kind == StepKind.DO:
-            self._steps += 1
-            if self._steps > limits.steps:
-                raise LimitExceeded.of(
-                    f"{self.claim.label}: the number of steps", self._steps, limits.steps, unit="steps"
-                )
+            with self._lock:
+                self._steps += 1
+                steps = self._steps
+            if steps > limits.steps:
+                raise LimitExceeded.of(f"{self.claim.label}: the number of steps", steps, limits.steps, unit="steps")
         if len(self.replay.records) >= limits.records:
             raise LimitExceeded.of(
                 f"{self.claim.label}: the journal", len(self.replay.records) + 1, limits.records, unit="records"
@@ -107,10 +143,12 @@ class Session:
         text = codec.dumps(
             value, what=f"output of step {identity.label!r} of {self.claim.label}", max_bytes=limits.output
         )
-        total = self._bytes + _size(text)
+        with self._lock:
+            total = self._bytes + _size(text)
+            if total <= limits.bytes:
+                self._bytes = total
         if total > limits.bytes:
             raise LimitExceeded.of(f"{self.claim.label}: the sum of all outputs", total, limits.bytes)
-        self._bytes = total
         return text
 
     def decode(self, text: str, identity: Identity) -> Any:
@@ -133,9 +171,14 @@ class Session:
             NonDeterminismError(f"{self.claim.label}: the record of {identity.label!r} cannot be read: {error!r}")
         )
 
-    def suspend(self, wake_at: Any, identity: Identity) -> NoReturn:
-        """Unwind ``run`` until ``wake_at`` (None: until an event)."""
-        self.replay.unwind(Unwind(Suspend(wake_at, identity.label)))
+    def scope(self) -> Scope:
+        """The scope that this thread or task is in."""
+        found = current.get()
+        return found if found is not None and found.replay is self.replay else self.replay.root
+
+    def suspend(self, scope: Scope, wake_at: Any, identity: Identity) -> NoReturn:
+        """Unwind ``run``, or a branch of it, until ``wake_at`` (None: until an event)."""
+        self.replay.suspend(scope, Unwind(Suspend(wake_at, identity.label)))
 
     def failure(self, record: Record) -> Exception:
         """The error of a failed record, rebuilt, as every replay raises it."""
@@ -147,6 +190,15 @@ class Session:
             failures.mark_sensitive(error)
         self.errors.append((error, record.identity))
         return error
+
+    def recorded(self, record: Record) -> Any:
+        """What a finished record gives: its value, or its error is raised."""
+        if record.status == FAILED:
+            raise self.failure(record)
+        value: Any = None if record.output is None else self.decode(record.output, record.identity)
+        if record.sensitive:
+            self.secrets.add(value)
+        return value
 
     def describe(self, error: BaseException, identity: Identity | None, sensitive: bool) -> dict[str, Any]:
         """An error as it is stored. Texts that a sensitive step has returned are masked in the message and traceback

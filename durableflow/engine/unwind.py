@@ -67,6 +67,10 @@ class AlreadyFinished(BaseException):
     after the checkpoint was committed (a signal's, or one for want of memory). The checkpoint counts."""
 
 
+class BranchesInFlight(Exception):
+    """An instance cannot be let go yet: others of its branches are in their bodies."""
+
+
 class WriteFailed(BaseException):
     """A statement of the engine failed, and not in a way that passes by itself: no error of the workflow, which must
     not end by it (design 6, "Engine failures"). ``error``: what the database said."""

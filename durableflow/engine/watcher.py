@@ -29,7 +29,7 @@ from durableflow.engine.fence import short_waits
 from durableflow.engine.hands import MOST_STUCK, Hand, hurry
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import locked
-from durableflow.engine.unwind import LeaseLost
+from durableflow.engine.unwind import BranchesInFlight, LeaseLost
 
 logger = logging.getLogger("durableflow.engine")
 RETRY: Final = 1.0
@@ -84,7 +84,7 @@ class Watcher:
 
     def held(self) -> int:
         """How many leases this process holds."""
-        return len(self._held.keys() | self._parked.keys())
+        return len(self._held.keys() | {lease.token for lease, _ in list(self._parked.values())})
 
     def watch(self, attempt: Attempt, lease: Lease) -> None:
         """Look after a body that begins.
@@ -102,11 +102,11 @@ class Watcher:
         """It has ended."""
         self._attempts.pop(id(attempt), None)
 
-    def park(self, lease: Lease, ending: Ending, delay: float = RETRY) -> None:
+    def park(self, lease: Lease, ending: Ending, delay: float = RETRY, *, key: int | None = None) -> None:
         """Make ``ending`` in this thread's place after ``delay`` seconds, and each second until it is done or the lease is
-        lost."""
+        lost. ``key``: others go on with the instance after it; a negative number that names what is to be done."""
         with self._state:
-            self._parked[lease.token] = lease, ending
+            self._parked[lease.token if key is None else key] = lease, ending
             self._retry = min(self._retry, time.monotonic() + delay)
             self._wake(self._retry)
 
@@ -183,25 +183,26 @@ class Watcher:
         with self._state:
             self._retry = now + RETRY if self._parked else math.inf
             parked = list(self._parked)
-        for token in parked:
-            self._errands.ask(token, partial(self._end_parked, token))
+        for key in parked:
+            self._errands.ask(key, partial(self._end_parked, key))
 
     def _see_to_hanging(self) -> None:
         self._renewing.relieve(1 + 2 * renewal.patience())
         if self._errands.relieve(HANGS) > MOST_STUCK:
             replacement.want("errands", "too many endings or delay functions of its instances do not end.")
-        for token in self._errands.stuck_at(HOPELESS):
+        for key in self._errands.stuck_at(HOPELESS):
             with self._state:
-                parked = self._parked.get(token) if isinstance(token, int) else None
-            if parked is not None:
+                parked = self._parked.get(key) if isinstance(key, int) else None
+            if parked is not None and isinstance(key, int):
                 logger.error("%s cannot be let go: that does not end. Its lease will expire", parked[0].label)
-                self._done(parked[0])
+                self._done(key)
 
     # In the hands' threads ----------------------------------------------------------------------------------------------
 
     def _renew(self) -> None:
         with self._state:
-            leases = list({**self._held, **{token: lease for token, (lease, _) in self._parked.items()}}.values())
+            parked = {lease.token: lease for lease, _ in self._parked.values()}
+            leases = list({**self._held, **parked}.values())
             attempts = list(self._attempts.values())
         databases = {lease.using for lease in leases}
         for using in databases:
@@ -230,15 +231,16 @@ class Watcher:
                     attempt.markable = False
 
     def _abandon(self, attempt: Attempt, lease: Lease) -> None:
-        if attempt.outcome is not None and abandonment.abandon(attempt):
-            self.park(lease, attempt.outcome.time_out, 0)
+        outcome = attempt.outcome
+        if outcome is not None and abandonment.abandon(attempt):
+            self.park(lease, outcome.time_out, 0, key=-id(attempt) if outcome.detached else None)
             self.lost_thread(attempt)
 
-    def _end_parked(self, token: int) -> None:
+    def _end_parked(self, key: int) -> None:
         with self._state:
-            parked = self._parked.get(token)
+            parked = self._parked.get(key)
         if parked is not None and self._ends(*parked):
-            self._done(parked[0])
+            self._done(key)
 
     def _end_parked_at_exit(self) -> None:
         """A program that exits waits for them, if not for longer than a takeover would take."""
@@ -246,9 +248,11 @@ class Watcher:
         while self._parked and self.pid == os.getpid() and time.monotonic() < end:
             time.sleep(0.02)
 
-    def _done(self, lease: Lease) -> None:
+    def _done(self, key: int) -> None:
         with self._state:
-            self._parked.pop(lease.token, None)
+            lease, _ = self._parked.pop(key)
+            if key != lease.token:
+                return
             self._held.pop(lease.token, None)
         isolation.room().left(lease)
         lease.lost = True  # a thread that comes back gets no further than to its next durable call
@@ -261,6 +265,8 @@ class Watcher:
                 ending()
         except LeaseLost:
             logger.info("%s: the lease was lost; its ending is dropped", lease.label, extra={"instance": lease.pk})
+        except BranchesInFlight:
+            return False
         except Error as error:
             if passes(error):
                 connections[lease.using].close_if_unusable_or_obsolete()

@@ -354,7 +354,7 @@ REFUSALS: dict[str, tuple[Callable[[Replay], Any], dict[str, Any]]] = {
         {},
     ),
     "another thread": (lambda core: None, {"thread": threading.get_ident}),
-    "inside atomic() on 'default'": (lambda core: None, {"open_block": lambda: "atomic() on 'default'"}),
+    "inside atomic() on 'default'": (lambda core: None, {"open_block": lambda scope: "atomic() on 'default'"}),
 }
 
 
@@ -375,7 +375,7 @@ def test_refusals_are_sticky(text: str, how: str) -> None:
     with pytest.raises(InvalidDurableCall) as caught:
         durable()
     assert text in str(caught.value) and "do 'inner'" in str(caught.value) and "shop/order-1" in str(caught.value)
-    core.root.busy, core._thread, core._open_block = None, lambda: 1, lambda: ""
+    core.root.busy, core._thread, core._open_block = None, lambda: 1, lambda scope: ""
     with pytest.raises(InvalidDurableCall) as again:
         durable()
     assert again.value is caught.value is core.refusal

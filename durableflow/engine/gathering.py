@@ -1,0 +1,168 @@
+"""``gather`` and ``map``: their records, their branches, and what they return (design 7).
+
+The record of a group stands from its start to its end, and says how it began: how many branches, which items. Its values are
+not recorded; a replay runs the branches over their own records.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NoReturn
+
+from durableflow.authoring.group_calls import GatherCall, MapCall
+from durableflow.core import codec
+from durableflow.core.exceptions import NonDeterminismError
+from durableflow.core.statuses import StepKind
+from durableflow.engine import scopes
+from durableflow.engine.bodies import BodyRun, resolve
+from durableflow.engine.groups import Branch, Group
+from durableflow.engine.journal import COMPLETE, FAILED, PENDING, Identity, Record
+from durableflow.engine.replay import Scope
+from durableflow.engine.session import Session
+
+DIGEST: int = 16
+"""Hex digits of an item's digest."""
+
+
+def gather(session: Session, scope: Scope, identity: Identity, record: Record | None, call: GatherCall) -> Any:
+    """Run the branches, each in a scope of its own; a tuple of what they return, in their order.
+
+    All are settled before an ExceptionGroup of the failures is raised (case ENG-11). Raises NonDeterminismError (by Unwind) for
+    another number of branches than is recorded, InvalidDurableCall, LimitExceeded.
+    """
+    made = [
+        Branch(scopes.inner(identity, position), _run_in_scope(branch))
+        for position, branch in enumerate(call.branches, start=1)
+    ]
+    record = begin(session, identity, record, {"branches": len(made)})
+    begun = session.decode(record.config or "null", identity)
+    if begun.get("branches") != len(made):
+        session.replay.halt(
+            NonDeterminismError(
+                f"{session.claim.label}: gather {identity.label!r} began with {begun.get('branches')} branches, but run() gives it "
+                f"{len(made)} now. Give the changed call another name, or put the old code back, and resume the instance."
+            )
+        )
+    Group(session, scope, identity, made, call.concurrency).settle()
+    for branch in made:
+        _check_met(session, branch.scope, identity)
+    return tuple(end(session, identity, record, made, call.return_exceptions))
+
+
+def map_items(session: Session, scope: Scope, identity: Identity, record: Record | None, call: MapCall) -> list[Any]:
+    """One step per item, in one scope; the list of their values in the order of the items.
+
+    An item is known by its position, and its digest is recorded: one that has changed is refused at a replay. Errors as
+    ``gather``; CodecError for an item that cannot be stored.
+    """
+    inner = scopes.inner(identity)
+    digests = [digest(item, f"item {number} of {identity.label!r}") for number, item in enumerate(call.items, start=1)]
+    record = begin(session, identity, record, {"items": digests})
+    check_digests(session, identity, record, digests, "items")
+    made: list[Branch] = []
+    todo: list[Branch] = []
+    for number, item in enumerate(call.items, start=1):
+        own = Identity(inner, StepKind.DO.value, identity.name, number)
+        known = session.replay.records.get(own)
+        branch = Branch(inner, _run_item(session, own, call, item), only=own)
+        made.append(branch)
+        if known is not None and known.finished:
+            _settle_recorded(session, known, branch)
+        else:
+            todo.append(branch)
+    if todo:
+        Group(session, scope, identity, todo, call.concurrency).settle()
+    return end(session, identity, record, made, call.return_exceptions)
+
+
+def begin(session: Session, identity: Identity, record: Record | None, config: dict[str, Any]) -> Record:
+    """The record of a group, which is written before anything of it begins."""
+    if record is not None:
+        return record
+    record = session.new_record(identity)
+    record.status, record.config = PENDING, codec.dumps(config)
+    session.write(record)
+    return record
+
+
+def end(
+    session: Session, identity: Identity, record: Record, made: Sequence[Branch], return_exceptions: bool
+) -> list[Any]:
+    """Finish the record, and give what the branches gave or raise how they failed."""
+    errors = [branch.error for branch in made if branch.error is not None]
+    if not record.finished:
+        record.status = FAILED if errors and not return_exceptions else COMPLETE
+        session.write(record)
+    if errors and not return_exceptions:
+        raise_group(session, identity, errors, len(made))
+    return [branch.value if branch.error is None else branch.error for branch in made]
+
+
+def raise_group(session: Session, identity: Identity, errors: list[Exception], of: int) -> NoReturn:
+    """Raise the failures of a group."""
+    what = f"{len(errors)} of {of} branches of {identity.label!r} of {session.claim.label} failed"
+    raise ExceptionGroup(what, errors) from None
+
+
+def digest(value: Any, what: str) -> str:
+    """What tells two values apart. Raises CodecError that says ``what`` cannot be stored."""
+    return hashlib.sha256(codec.dumps(value, what=what).encode()).hexdigest()[:DIGEST]
+
+
+def check_digests(session: Session, identity: Identity, record: Record, digests: list[str], what: str) -> None:
+    """Stop where a group was begun with other values than it is given now."""
+    begun = session.decode(record.config or "null", identity).get(what) or []
+    if begun == digests:
+        return
+    changed = next(
+        (number for number, pair in enumerate(zip(begun, digests, strict=False), start=1) if pair[0] != pair[1]),
+        min(len(begun), len(digests)) + 1,
+    )
+    session.replay.halt(
+        NonDeterminismError(
+            f"{session.claim.label}: {identity.kind} {identity.label!r} began with {len(begun)} {what}, and run() gives it {len(digests)} "
+            f"now; number {changed} is another one. Take {what} from params or from what a step returned, or put the old code back, "
+            "and resume the instance."
+        )
+    )
+
+
+def _run_in_scope(branch: Callable[[], Any]) -> Callable[[Scope], Any]:
+    return lambda scope: branch()
+
+
+def _run_item(session: Session, identity: Identity, call: MapCall, item: Any) -> Callable[[Scope], Any]:
+    def run(scope: Scope) -> Any:
+        session.replay.guard(scope, f"{call.kind} {call.name!r}")
+        session.check_alive()
+        record = session.replay.meet(scope, identity)
+        if record is not None and record.finished:
+            return session.recorded(record)
+        options = resolve(session, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
+        return BodyRun(session, scope, identity, record, options).run(partial(call.fn, item))
+
+    return run
+
+
+def _settle_recorded(session: Session, record: Record, branch: Branch) -> None:
+    """Without a pass of its own: most items of a replay are recorded."""
+    record.met = True
+    if record.status == FAILED:
+        branch.error = session.failure(record)
+    else:
+        branch.value = session.recorded(record)
+
+
+def _check_met(session: Session, name: str, identity: Identity) -> None:
+    missed = session.replay.unmet(name)
+    if missed is not None:
+        session.replay.halt(
+            NonDeterminismError(
+                f"{session.claim.label}: gather {identity.label!r} is over, but {missed.identity.kind} {missed.identity.label!r} "
+                "is recorded in one of its branches and was not called this time. Branch on recorded values only, or put the "
+                "old code back, and resume the instance."
+            ),
+            missed,
+        )

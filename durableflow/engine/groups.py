@@ -1,0 +1,301 @@
+"""Running the branches of a gather or a map (design 7).
+
+The calling thread works on its own branches; threads of the process help (``engine.branches``). A branch that has to wait is
+parked: when its moment has come it is run again from its beginning, over what it has recorded, so it goes on while others are
+still in their bodies. When nothing can go on, the scope around the group is suspended.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, NoReturn
+
+from django.db import connections
+
+from durableflow.core import atomicity
+from durableflow.core.exceptions import InvalidDurableCall
+from durableflow.engine import endings, scopes, watcher
+from durableflow.engine.branches import branches
+from durableflow.engine.journal import Identity
+from durableflow.engine.replay import Scope, swallowed
+from durableflow.engine.session import Session
+from durableflow.engine.unwind import Block, Drop, GiveBack, LeaseLost, ProcessDied, Suspend, Unwind, WriteFailed
+
+LOOK: Final = 0.1
+"""Seconds between two looks for a stop, and for what has arrived, while others are in their bodies."""
+_LEAVES: Final = (Unwind, LeaseLost, WriteFailed, ProcessDied, KeyboardInterrupt, SystemExit, GeneratorExit)
+
+
+class State(Enum):
+    """ready -> running -> done; or running -> parked -> ready."""
+
+    READY = "ready"
+    RUNNING = "running"
+    PARKED = "parked"
+    DONE = "done"
+
+
+@dataclass(eq=False)
+class Branch:
+    """One branch. ``run``: makes one pass over it in the scope it is given. ``turn``: which pass this is; the outcome of an
+    earlier one, whose thread was given up, comes too late. ``wake_at`` of a parked one: None for until something arrives."""
+
+    scope: str
+    run: Callable[[Scope], Any]
+    only: Identity | None = None
+    state: State = State.READY
+    turn: int = 0
+    value: Any = None
+    error: Exception | None = None
+    wake_at: datetime | None = None
+
+
+class Group:
+    """The branches of one call, while they run. ``label``: how messages name it."""
+
+    def __init__(
+        self, session: Session, scope: Scope, identity: Identity, made: Sequence[Branch], concurrency: int | None
+    ) -> None:
+        self._session, self._scope, self._identity = session, scope, identity
+        self._most = concurrency or len(made)
+        self._state = threading.Condition(threading.RLock())
+        self._ready = deque(made)
+        self._parked: set[Branch] = set()
+        self._lookouts = 0
+        self._running = 0
+        self._fatal: BaseException | None = None
+        self._over = False
+        self._context = contextvars.copy_context()
+        # Nobody helps where nobody looks after bodies in other threads (the testing kit).
+        self._helped = watcher.current(session.lease) is not None
+
+    def settle(self) -> None:
+        """Run all branches until each has a value or an error. Suspends the scope around the group, or unwinds the execution,
+        where that cannot be."""
+        try:
+            while True:
+                branch = self._take()
+                if branch is not None:
+                    self._run(branch, helping=False)
+                elif not self._wait():
+                    break
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            self._leave_no_thread()
+        if self._fatal is not None:
+            self._raise_fatal()
+        if self._parked:
+            wakes = [branch.wake_at for branch in self._parked if branch.wake_at is not None]
+            self._session.suspend(self._scope, min(wakes, default=None), self._identity)
+
+    def help(self) -> None:
+        """In another thread: run branches as long as one is ready, and see to those that wait as long as nobody else does."""
+        while True:
+            branch = self._take()
+            if branch is not None:
+                self._run(branch, helping=True)
+            elif not self._look_out():
+                return
+
+    # What to run ------------------------------------------------------------------------------------------------------
+
+    def _take(self) -> Branch | None:
+        """The next branch that may run, which the caller runs now."""
+        with self._state:
+            if self._over or self._fatal is not None or not self._may_take():
+                return None
+            branch = self._ready.popleft()
+            branch.state, branch.turn = State.RUNNING, branch.turn + 1
+            self._running += 1
+            more = 0
+            if self._helped and not self._session.interrupted:
+                more = min(len(self._ready), self._most - self._running)
+                if not more and self._parked and not self._lookouts:
+                    more = 1  # somebody has to see when they can go on
+        if more > 0:
+            branches().ask(self, more)
+        return branch
+
+    def _may_take(self) -> bool:
+        """Whether a branch is ready, and may run beside those that do: one that waits leaves its place to others."""
+        now = self._session.claim.db_now()
+        due = [branch for branch in self._parked if branch.wake_at is not None and branch.wake_at <= now]
+        self._make_ready(due)
+        return bool(self._ready) and self._running < (1 if self._session.interrupted else self._most)
+
+    def _make_ready(self, these: Iterable[Branch]) -> None:
+        for branch in these:
+            branch.state = State.READY
+            self._parked.discard(branch)
+            self._ready.append(branch)
+
+    def _wait(self) -> bool:
+        """In the calling thread: wait until something changes; False if nothing will by itself: no branch is running or
+        ready."""
+        with self._state:
+            if self._fatal is not None:
+                return False
+            if self._may_take():
+                return True
+            if not self._running:
+                return False
+            self._lookouts += 1
+            self._state.wait(self._pause())
+            self._lookouts -= 1
+        self._session.check_alive()
+        self._look_for_news()
+        return True
+
+    def _look_out(self) -> bool:
+        """In a helping thread: the same, while the calling thread is in a body; False if nobody is needed for that."""
+        with self._state:
+            if self._over or self._fatal is not None or not self._parked or self._lookouts or not self._running:
+                return False
+            self._lookouts += 1
+            self._state.wait(self._pause())
+            self._lookouts -= 1
+        self._look_for_news()
+        return True
+
+    def _look_for_news(self) -> None:
+        """What has arrived may be for any of those that wait."""
+        if self._parked and endings.take_woken(self._session.lease):
+            with self._state:
+                self._make_ready(list(self._parked))
+                self._state.notify_all()
+
+    def _pause(self) -> float:
+        now = self._session.claim.db_now()
+        wakes = [(branch.wake_at - now).total_seconds() for branch in self._parked if branch.wake_at is not None]
+        return max(0.0, min([LOOK, *wakes]))
+
+    # Running a branch -------------------------------------------------------------------------------------------------
+
+    def _run(self, branch: Branch, *, helping: bool) -> None:
+        turn = branch.turn
+        if helping:
+            self._session.branches.enter()
+        try:
+            self._context.copy().run(self._pass, branch, turn, helping)
+        except BaseException as error:  # of the engine itself
+            self._fail(error)
+        finally:
+            if helping:
+                self._session.branches.leave()
+            self._settled(branch, turn, State.DONE)  # unless it is settled already
+
+    def _pass(self, branch: Branch, turn: int, helping: bool) -> None:
+        """One pass over a branch, and what became of it."""
+        scope = self._session.replay.branch(
+            branch.scope, threading.get_ident(), list(connections.all()), only=branch.only
+        )
+        if helping:
+            thread = threading.current_thread()
+            scope.lost = lambda wake_at: self._lost(branch, turn, thread, wake_at)
+        try:
+            with scopes.inside(scope):
+                value = branch.run(scope)
+            self._check_left(scope)
+        except _LEAVES as error:
+            stop = scope.stop
+            if isinstance(error, Unwind) and error is stop and isinstance(stop.outcome, Suspend):
+                self._settled(branch, turn, State.PARKED, wake_at=stop.outcome.wake_at)
+            else:
+                self._left(branch, turn, error, stop)
+        except Exception as error:
+            if scope.stop is not None:
+                self._left(branch, turn, error, scope.stop)
+            else:
+                self._settled(branch, turn, State.DONE, error=error)
+        else:
+            self._settled(branch, turn, State.DONE, value=value)
+
+    def _check_left(self, scope: Scope) -> None:
+        """A branch has returned. Was it allowed to?"""
+        replay = self._session.replay
+        if scope.stop is not None and isinstance(scope.stop.outcome, Suspend):
+            raise swallowed(replay.where, scope.stop.outcome, None)
+        if replay.refusal is not None:
+            raise replay.refusal
+        if block := atomicity.opened(scope.wrappers):
+            atomicity.abandon_opened()
+            raise InvalidDurableCall(
+                f"A branch of {self._identity.label!r} of {replay.where} left {block} open: what it wrote there is rolled back."
+            )
+
+    def _left(self, branch: Branch, turn: int, error: BaseException, stop: Unwind | None) -> None:
+        """The whole execution has to stop."""
+        with self._state:
+            if branch.turn != turn:
+                return  # the thread of a body that was given up has come back
+        if stop is not None and isinstance(stop.outcome, Suspend) and not isinstance(error, LeaseLost | ProcessDied):
+            error = Unwind(Block(swallowed(self._session.replay.where, stop.outcome, error)))
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        replay, lease = self._session.replay, self._session.lease
+        with self._state:
+            self._fatal = self._fatal or error
+            self._state.notify_all()
+        if replay.stop is None:  # other branches get no further than to their next durable call
+            if isinstance(error, Unwind):
+                replay.stop = Unwind(error.outcome)
+            elif isinstance(error, LeaseLost | ProcessDied | WriteFailed):
+                replay.stop = Unwind(Drop(lease.label))
+            else:
+                replay.stop = Unwind(GiveBack())
+
+    def _settled(
+        self,
+        branch: Branch,
+        turn: int,
+        state: State,
+        *,
+        value: Any = None,
+        error: Exception | None = None,
+        wake_at: datetime | None = None,
+    ) -> None:
+        with self._state:
+            if branch.turn != turn or branch.state is not State.RUNNING:
+                return
+            branch.state, branch.value, branch.error, branch.wake_at = state, value, error, wake_at
+            self._running -= 1
+            if state is State.PARKED:
+                self._parked.add(branch)
+            self._state.notify_all()
+
+    def _lost(self, branch: Branch, turn: int, thread: threading.Thread, wake_at: datetime | None) -> None:
+        """The watcher has given up the body that a helping thread is in, and has recorded that: the branch goes on without that
+        thread."""
+        with self._state:
+            self._settled(branch, turn, State.PARKED, wake_at=wake_at or self._session.claim.db_now())
+            branch.turn += 1
+        self._session.branches.give_up(thread)
+        branches().lose(thread)
+
+    # The end ----------------------------------------------------------------------------------------------------------
+
+    def _leave_no_thread(self) -> None:
+        """Bodies in flight end and are stored: nobody else may begin with the instance before (design 1)."""
+        with self._state:
+            if self._fatal is None:
+                self._over = True
+            while self._running and not self._session.lease.lost:
+                self._state.wait(LOOK)
+            self._over = True
+
+    def _raise_fatal(self) -> NoReturn:
+        fatal, replay = self._fatal, self._session.replay
+        assert fatal is not None  # noqa: S101
+        if isinstance(fatal, Unwind) and replay.stop is not None:
+            raise Unwind(replay.stop.outcome)
+        if isinstance(fatal, KeyboardInterrupt | SystemExit | GeneratorExit):
+            replay.stop = None  # all have left: from here on it is as if run() itself had raised it
+        raise fatal
