@@ -96,6 +96,15 @@ class StepStatus(models.TextChoices):
 STEP_FINISHED: Final = frozenset({StepStatus.COMPLETE, StepStatus.FAILED, StepStatus.CANCELLED})
 
 
+class RollbackStatus(models.TextChoices):
+    """How far a step's rollback handler is (design 7). A step that is not to be undone has none."""
+
+    PENDING = "pending", _("Pending")
+    STARTED = "started", _("Started")
+    COMPLETE = "complete", _("Complete")
+    FAILED = "failed", _("Failed")
+
+
 class PendingStatus(models.TextChoices):
     """Where a pending event is."""
 
@@ -115,13 +124,15 @@ class SentKind(models.TextChoices):
 
 
 # verb -> {status before: status after} (design 2). Verbs of people ask this table; the engine's own say the same in SQL, under
-# the lease that only an instance in the status before can have.
+# the lease that only an instance in the status before can have. One that is rolling back stays so whoever claims it, suspends it
+# or gives it back; it may end as errored or terminated.
 TRANSITIONS: Final[dict[str, dict[str, str]]] = {
     "claim": {Status.QUEUED: Status.RUNNING, Status.WAITING: Status.RUNNING, Status.RUNNING: Status.RUNNING},
     "suspend": {Status.RUNNING: Status.WAITING},
     "give_back": {Status.RUNNING: Status.QUEUED},
     "complete": {Status.RUNNING: Status.COMPLETE},
     "fail": {Status.RUNNING: Status.ERRORED},
+    "roll_back": {Status.RUNNING: Status.ROLLING_BACK},
     "block": {Status.RUNNING: Status.PAUSED},
     "resume": {Status.PAUSED: Status.QUEUED},
     "terminate": dict.fromkeys(

@@ -27,6 +27,7 @@ class BodyOptions:
     timeout: float
     sensitive: bool
     atomic: bool
+    rollback: bool = False
 
     def to_config(self) -> dict[str, Any]:
         """What the record stores and ``get_step_context().config`` shows."""
@@ -35,6 +36,7 @@ class BodyOptions:
             "timeout": self.timeout,
             "sensitive": self.sensitive,
             "atomic": self.atomic,
+            "rollback": self.rollback,
         }
 
 
@@ -46,9 +48,10 @@ def resolve(
     timeout: timedelta | None,
     sensitive: bool,
     atomic: bool,
+    rollback: bool = False,
 ) -> BodyOptions:
-    """Merge the step's options with Meta, settings and what is recorded. Raises InvalidConfig that names step and
-    field."""
+    """Merge the step's options with Meta, settings and what is recorded. ``rollback``: whether the call has a handler. Raises
+    InvalidConfig that names step and field."""
     live = session.options.retries_for(retries)
     seconds = session.options.timeout_for(timeout).total_seconds()
     maximum = get_settings().LIMITS.retries
@@ -66,6 +69,7 @@ def resolve(
                 float(stored["timeout"]),
                 sensitive or record.sensitive,
                 bool(stored["atomic"]),
+                bool(stored.get("rollback", False)),
             )
     if atomic and connections[session.lease.using].vendor == "sqlite":
         longest = get_settings().LEASE / ATOMIC_SHARE
@@ -78,7 +82,7 @@ def resolve(
                 field="timeout",
             )
         seconds = min(seconds, longest)
-    return BodyOptions(live, seconds, sensitive, atomic)
+    return BodyOptions(live, seconds, sensitive, atomic, rollback)
 
 
 def config_text(options: BodyOptions) -> str:

@@ -97,9 +97,8 @@ def _claims(using: str, rows: Sequence[tuple[Any, ...]], before: float) -> list[
 
 def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
-    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, token, lost_token, lost_owner, now) = row[
-        10:
-    ]
+    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status) = row[10:17]
+    (token, lost_token, lost_owner, now) = row[17:]
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:
         raise RuntimeError(f"{workflow}/{instance_id} has no creation time.")
@@ -122,4 +121,5 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
         now=now_at,
         lost_token=lost_token,
         by_stop=lost_token is not None and told_of_stop(lost_owner),
+        rolling_back=status == "rolling_back",
     )

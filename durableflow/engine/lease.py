@@ -92,8 +92,8 @@ class Claim:
     """A claimed instance: all that an execution needs to begin.
 
     ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else
-    None; ``by_stop``: its owner had been asked to stop. ``uncharged``: whether the attempt that was lost with it is still
-    to be charged.
+    None; ``by_stop``: its owner had been asked to stop. ``rolling_back``: ``run`` has ended, and is being undone.
+    ``uncharged``: whether the attempt that was lost with it is still to be charged.
     """
 
     lease: Lease
@@ -113,6 +113,7 @@ class Claim:
     now: datetime
     lost_token: int | None
     by_stop: bool = False
+    rolling_back: bool = False
     uncharged: bool = True
     _taken: float = field(default_factory=elapsed)
 

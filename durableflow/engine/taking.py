@@ -34,13 +34,14 @@ from durableflow.models.instance_fields import CLAIM_CLASSES
 _NEAR_SQLITE: Final = "id, lease_token, owner, workflow, concurrency_key"
 _COLUMNS: Final = (
     "id, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at, created_by_id, "
-    "code_version, interruptions, give_backs, holds_slot, concurrency_key"
+    "code_version, interruptions, give_backs, holds_slot, concurrency_key, status"
 )
 IS_HELD: Final = f"hold IN ({', '.join(repr(reason) for reason in sorted(HELD))})"
 # What was held has waited for nothing but this claim: its give-backs are over. A lease of a process that was asked to stop
 # (``lease.told_of_stop``) is no worker lost, but one more of those things that may not go on for ever.
 _SET: Final = (
-    "status = 'running', claim_class = 2 * priority, woken = {false}, suspect = {false}, hold = '', execution = execution + 1, "
+    "status = CASE WHEN {row}status = 'rolling_back' THEN {row}status ELSE 'running' END, claim_class = 2 * priority, "
+    "woken = {false}, suspect = {false}, hold = '', execution = execution + 1, "
     f"give_backs = CASE WHEN {IS_HELD} THEN 0 ELSE give_backs END"
     " + CASE WHEN {row}lease_token IS NOT NULL AND {row}owner < 0 THEN 1 ELSE 0 END, "
     "interruptions = interruptions + CASE WHEN {row}lease_token IS NULL OR {row}owner < 0 THEN 0 ELSE 1 END"

@@ -79,6 +79,8 @@ class Migration(migrations.Migration):
                 ('rollback_status', models.CharField(blank=True, default='', editable=False, max_length=9)),
                 ('rollback_attempts', models.IntegerField(default=0, editable=False)),
                 ('rollback_error', durableflow.core.fields.CodecField(editable=False, null=True)),
+                ('rollback_attempts_before_retry', models.IntegerField(editable=False, null=True)),
+                ('rollback_wake_at', models.DateTimeField(editable=False, null=True)),
                 ('remaining', models.IntegerField(editable=False, null=True)),
             ],
             options={

@@ -11,18 +11,20 @@ from django.db import connections
 from durableflow.core import clock
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.names import check_text
-from durableflow.core.statuses import TRANSITIONS, Status
+from durableflow.core.statuses import Status
 from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models.instance_fields import InstanceFields, Who
 from durableflow.models.limits import lock_slots_of
-from durableflow.models.permissions import OPERATE, name_of, require, row_of
+from durableflow.models.permissions import OPERATE, name_of, possible, require, row_of
 
 CAUSES = {
     "retry": "only a failed instance can be retried",
     "resume": "only a paused instance can be resumed",
-    "terminate": "it has already ended or is rolling back",
+    "terminate": "it has already ended, or is rolling back and ends by itself",
     "send_event": "nobody can read an event there",
 }
+
+UNDONE = "all that it did has been undone, so that nothing is left to go on from: start a new instance in its place"
 
 # They may take an instance from whoever executes it: the limit is locked before the instance (design 4, "Lock order").
 FREES_SLOT = frozenset({"terminate"})
@@ -31,8 +33,18 @@ FREES_SLOT = frozenset({"terminate"})
 def refuse(instance: InstanceFields, verb: str) -> InvalidTransition:
     """The error for a verb that the status does not allow."""
     label = Status(instance.status).value
+    cause = CAUSES.get(verb, "see its status")
+    if verb == "retry" and label in (Status.ERRORED, Status.TERMINATED) and instance.rollback:
+        cause = UNDONE
+    return InvalidTransition(f"{verb} is not possible: {instance.label} is {label}; {cause}.", status=label)
+
+
+def blocked_in_rollback(instance: InstanceFields) -> InvalidTransition:
+    """The error for ``terminate(rollback=True)`` of an instance that is blocked in the middle of its rollback."""
     return InvalidTransition(
-        f"{verb} is not possible: {instance.label} is {label}; {CAUSES.get(verb, 'see its status')}.", status=label
+        f"terminate with rollback is not possible: {instance.label} is {Status(instance.status).value} in the middle of its "
+        "rollback. resume() goes on with it; terminate() without rollback gives it up.",
+        status=Status(instance.status).value,
     )
 
 
@@ -50,7 +62,7 @@ def verb(instance: InstanceFields, name: str, by: Who, permission: str = OPERATE
             lock_slots_of(manager.using(using).filter(pk=instance.pk))
         row = manager.using(using).select_for_update(no_key=True).light().get(pk=instance.pk)
         require(by, permission, row, f"{name} {row.label}")
-        if row.status not in TRANSITIONS[name]:
+        if not possible(name, row):
             raise refuse(row, name)
         yield row
     fields = [

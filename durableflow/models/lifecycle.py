@@ -10,7 +10,8 @@ from django.db.models import F
 from durableflow.core import clock, dispatch
 from durableflow.core.aio import async_twin
 from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus, Via
-from durableflow.models.audit import record, verb
+from durableflow.models import undoing
+from durableflow.models.audit import blocked_in_rollback, record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
 from durableflow.models.limits import release
 
@@ -21,45 +22,55 @@ class LifecycleVerbs(InstanceFields):
     class Meta:
         abstract = True
 
-    def terminate(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
+    def terminate(self, *, rollback: bool = False, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
         """End the instance now, for good (design 9).
 
         One transaction: status, end, no wake, no lease, no slot, open waits and open steps cancelled, history. A body that runs
-        is not interrupted: its checkpoint finds no lease and is dropped. Raises PermissionDenied, InvalidTransition.
+        is not interrupted: its checkpoint finds no lease and is dropped.
+
+        ``rollback``: first undo what it did (design 7, case LIF-17). The status is rolling_back until the handlers of its
+        started steps have run, the latest first; a body that runs at this moment may still have its effect after its handler.
+        Without a step to undo it ends at once. Raises PermissionDenied, InvalidTransition.
         """
         with verb(self, "terminate", by) as row:
-            vendor = connections[row._state.db].vendor
-            row.status = Status.TERMINATED
-            row.finished = clock.expression(vendor)
-            row.blocked = row.hold = ""
-            row.wake_at = row.lease_token = row.owner = None
+            undone = row.status == Status.PAUSED and undoing.underway(row)
+            if rollback and undone:
+                raise blocked_in_rollback(row)
             held_slot = row.holds_slot
+            row.blocked = row.hold = ""
+            row.lease_token = row.owner = None
             row.woken = row.suspect = row.holds_slot = False
-            row.save(update_fields=END_FIELDS)
+            if rollback and undoing.begin(row):
+                _undo_first(row)
+                entry, data = "rollback_started", {"verb": "terminate"}
+            else:
+                _end(row, undone)
+                entry, data = "workflow_terminated", None
             if held_slot:
                 release(row)
-            close(row)
-            record(row, "workflow_terminated", by=by, via=via, reason=reason)
+            record(row, entry, by=by, via=via, reason=reason, data=data)
 
     def resume(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
         """Let a blocked instance try again, usually after a deploy that repaired its code (design 6, "Engine
         failures").
 
         Everything recorded is kept; nothing that finished runs again. Its clock stood still meanwhile: timers, deadlines
-        and ``max_duration`` have what they had left, only ``sleep_until`` keeps its moment. Raises PermissionDenied,
-        InvalidTransition.
+        and ``max_duration`` have what they had left, only ``sleep_until`` keeps its moment. One that was blocked while it was
+        rolling back goes on with that. Raises PermissionDenied, InvalidTransition.
         """
         with verb(self, "resume", by) as row:
             now = clock.read(row._state.db)
             if row.paused_at is not None:
                 _shift(row, now - row.paused_at)
-            row.status = Status.QUEUED
+            undone = undoing.underway(row)
+            row.status = Status.ROLLING_BACK if undone else Status.QUEUED
             row.blocked = ""
             row.paused_at = None
             row.interruptions = row.give_backs = 0
             row.wake_at = now
             row.save(update_fields=RESUME_FIELDS)
-            record(row, "workflow_queued", by=by, via=via, reason=reason, data={"verb": "resume"})
+            entry = "rollback_started" if undone else "workflow_queued"
+            record(row, entry, by=by, via=via, reason=reason, data={"verb": "resume"})
             dispatch.wake(row._state.db)
 
     aterminate = async_twin(terminate)
@@ -69,6 +80,29 @@ class LifecycleVerbs(InstanceFields):
 RESUME_FIELDS = ["status", "blocked", "paused_at", "interruptions", "give_backs", "deadline_at", "wake_at"]
 LET_GO_FIELDS = ["lease_token", "owner", "woken", "suspect", "holds_slot", "hold"]
 END_FIELDS = ["status", "finished", "blocked", "wake_at", *LET_GO_FIELDS]
+
+
+def _end(row: InstanceFields, undone: bool) -> None:
+    """The instance ends at once. ``undone``: in the middle of a rollback, which a person has given up."""
+    row.status = Status.TERMINATED
+    row.finished = clock.expression(connections[row._state.db or "default"].vendor)
+    row.wake_at = None
+    fields = END_FIELDS
+    if undone:
+        row.rollback = undoing.outcome(row)
+        fields = [*END_FIELDS, "rollback"]
+    row.save(update_fields=fields)
+    close(row)
+
+
+def _undo_first(row: InstanceFields) -> None:
+    """The instance ends when its handlers have run: it is due at once, for whoever claims it."""
+    row.status = Status.ROLLING_BACK
+    row.wake_at = clock.expression(connections[row._state.db or "default"].vendor)
+    row.paused_at = None
+    row.interruptions = row.give_backs = 0
+    row.save(update_fields=[*END_FIELDS, "paused_at", "interruptions", "give_backs"])
+    dispatch.wake(str(row._state.db))
 
 
 def _shift(row: InstanceFields, paused: timedelta) -> None:
@@ -83,8 +117,8 @@ def _shift(row: InstanceFields, paused: timedelta) -> None:
 
 def close(row: InstanceFields) -> None:
     """Cancel what an ended instance leaves open: waits and steps (case LIF-03). The caller holds the row's lock."""
+    undoing.cancel_waits(row)
     now = clock.expression(connections[row._state.db or "default"].vendor)
-    row.pending_events.filter(status=PendingStatus.OPEN).update(status=PendingStatus.CANCELLED, closed=now)
     row.steps.filter(run_number=row.run_number).exclude(status__in=sorted(STEP_FINISHED)).update(
         status=StepStatus.CANCELLED, finished=now
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.core.exceptions import PermissionDenied
 
-from durableflow.core.statuses import allowed
+from durableflow.core.statuses import Status, allowed
 from durableflow.models.instance_fields import InstanceFields, Who
 
 VIEW = "view_workflowinstance"
@@ -69,4 +69,14 @@ def available_actions(instance: InstanceFields, user: Who) -> set[str]:
     nothing."""
     if not holds(user, OPERATE, instance):
         return set()
-    return {verb for verb in OPERATIONS if allowed(verb, instance.status)}
+    return {verb for verb in OPERATIONS if possible(verb, instance)}
+
+
+def possible(verb: str, instance: InstanceFields) -> bool:
+    """Whether the instance's state lets ``verb`` do something: its status, and of one that was rolled back what came of that.
+
+    What has been undone cannot go forward again; handlers that failed can run again, of a terminated instance too (design 7).
+    """
+    if verb == "retry" and instance.status in (Status.ERRORED, Status.TERMINATED) and instance.rollback:
+        return bool(instance.rollback["outcome"] == "failed")
+    return allowed(verb, instance.status)

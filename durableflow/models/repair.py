@@ -11,6 +11,7 @@ from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
 from durableflow.core.fields import Unreadable
 from durableflow.core.statuses import Status, StepKind, StepStatus, Via
+from durableflow.models import undoing
 from durableflow.models.audit import record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
 
@@ -28,10 +29,15 @@ class RepairVerbs(InstanceFields):
         9, case LIF-10).
 
         The failed step gets a fresh budget and its attempt numbers go on rising; a timed-out wait opens anew with a new
-        deadline. Errors that the workflow caught stay caught. ``max_duration`` starts again. Raises PermissionDenied,
-        InvalidTransition.
+        deadline. Errors that the workflow caught stay caught. ``max_duration`` starts again.
+
+        Of an instance that was rolled back only the handlers that failed run again, with a fresh budget, and then it ends as
+        before; where all succeeded there is nothing left to go on from (design 7). Raises PermissionDenied, InvalidTransition.
         """
         with verb(self, "retry", by) as row:
+            if row.rollback:
+                _undo_again(row, by=by, reason=reason, via=via)
+                return
             full = type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk)
             steps = _reset_failed(row, full.error_data)
             row.status = Status.QUEUED
@@ -48,6 +54,18 @@ class RepairVerbs(InstanceFields):
             dispatch.wake(row._state.db)
 
     aretry = async_twin(retry)
+
+
+def _undo_again(row: Any, *, by: Who, reason: str, via: str) -> None:
+    """Only handlers that have failed: nothing of an undone run goes forward again."""
+    steps = undoing.again(row)
+    row.status = Status.ROLLING_BACK
+    row.rollback = row.finished = None
+    row.interruptions = row.give_backs = 0
+    row.wake_at = clock.expression(connections[row._state.db].vendor)
+    row.save(update_fields=["status", "rollback", "finished", "interruptions", "give_backs", "wake_at"])
+    record(row, "rollback_started", by=by, via=via, reason=reason, data={"verb": "retry", "steps": steps})
+    dispatch.wake(row._state.db)
 
 
 def _deadline(row: Any) -> Any:

@@ -22,7 +22,8 @@ class StepRecord(models.Model):
     which it first started; the idempotency key derives from it. ``config``: the resolved options of its first
     execution. ``attempts``: tries so far, of which ``attempts_before_retry`` were made before an operator's ``retry()``
     (they do not count to the budget). ``freed``: started after a step that ``retry()`` reset, so the replay need not
-    meet it again.
+    meet it again. ``rollback_status``: how far its rollback handler is (``RollbackStatus``), '' where it has none to run;
+    ``rollback_attempts`` and so on: the same of the handler's attempts.
     """
 
     Kind = StepKind
@@ -54,6 +55,9 @@ class StepRecord(models.Model):
     rollback_status = models.CharField(max_length=9, blank=True, default="", editable=False)
     rollback_attempts = models.IntegerField(default=0, editable=False)
     rollback_error = CodecField(null=True, editable=False)
+    # NULL means none: the statement of a checkpoint need not name them.
+    rollback_attempts_before_retry = models.IntegerField(null=True, editable=False)
+    rollback_wake_at = models.DateTimeField(null=True, editable=False)
     # Of a join: how many of its children are still to finish. NULL elsewhere.
     remaining = models.IntegerField(null=True, editable=False)
 

@@ -86,6 +86,7 @@ def test_first_execution_settles_the_options(stopped_clock: StoppedClock) -> Non
         "timeout": 30.0,
         "sensitive": False,
         "atomic": False,
+        "rollback": False,
     }
     one_step(body, retries=9, timeout=5)
     for _ in range(5):
