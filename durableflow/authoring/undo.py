@@ -11,10 +11,13 @@ from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.retries import Retries
 
 T = TypeVar("T")
+# A handler for any output serves a step with a special one.
+T_co = TypeVar("T_co", covariant=True)
+T_contra = TypeVar("T_contra", contravariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Undo(Generic[T]):
+class Undo(Generic[T_co]):
     """The one argument of a rollback handler: what is to be undone.
 
     ``completed``: whether the step completed; a failed or interrupted one may have had an effect all the same (look it up
@@ -23,29 +26,29 @@ class Undo(Generic[T]):
     """
 
     completed: bool
-    output: T | None
+    output: T_co | None
     error: Exception
     context: StepContext
 
 
 @dataclass(frozen=True)
-class Rollback(Generic[T]):
+class Rollback(Generic[T_contra]):
     """A handler with options of its own; without them it has ``Meta``'s and the settings', as a step has.
 
     ``retries``, ``timeout``: as of a step, for the handler's attempts. They are checked by the call that gets this.
     """
 
-    handler: Callable[[Undo[T]], object]
+    handler: Callable[[Undo[T_contra]], object]
     retries: Retries | int | None = field(default=None, kw_only=True)
     timeout: Duration | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
-class Winner(Generic[T]):
+class Winner(Generic[T_co]):
     """What ``step.race`` returns: the branch that settled first, and what it returned."""
 
     name: str
-    value: T
+    value: T_co
 
 
 AnyRollback: TypeAlias = Rollback[Any]

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, TypedDict
 
 from django.contrib.auth.models import User
 from django.core.mail import send_mail
@@ -43,3 +43,50 @@ def mail_invoice(cart: Cart, charge: str) -> None:
 
 def create_intent(order: str) -> str:
     return f"intent-{order}"
+
+
+def list_tables() -> list[str]:
+    return ["customers", "orders"]
+
+
+def export_table(table: str) -> str:
+    return f"exports/{table}.csv"
+
+
+def write_manifest(day: str, keys: list[str]) -> str:
+    return f"exports/{day}/{len(keys)}.json"
+
+
+def book(kind: str) -> str:
+    return f"{kind}-{get_step_context().idempotency_key[:8]}"
+
+
+def cancel(kind: str, ref: str) -> None:
+    """Cancel a booking, by its reference or by the key that it was made with."""
+
+
+def pay(bookings: list[str]) -> None:
+    """Pay for the bookings."""
+
+
+def measure(page: int) -> int:
+    return page % 7
+
+
+def render(page: int) -> str:
+    return f"pages/{page}.pdf"
+
+
+def index(keys: list[str]) -> int:
+    return len(keys)
+
+
+DANGEROUS = frozenset({"shell", "browser"})
+
+
+def ask_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"text": f"answer after {len(messages)}"}
+
+
+def call_tool(tool: str, args: dict[str, Any]) -> dict[str, Any]:
+    return {"role": "tool", "content": f"{tool}({args})"}
