@@ -7,6 +7,7 @@ nested. They start when there is something to do, and end with their connections
 from __future__ import annotations
 
 import logging
+import math
 import os
 import threading
 import time
@@ -22,6 +23,8 @@ from durableflow.engine import replacement
 logger = logging.getLogger("durableflow.engine")
 WARM: Final = 10.0
 """Seconds for which a thread without work keeps its connections."""
+AFTERGLOW: Final = 0.25
+"""The same once its process executes nothing."""
 FRESH: Final = 1.0
 """Seconds of rest after which a connection is tried before it is used again."""
 
@@ -43,17 +46,36 @@ class Branches:
         self._threads: set[threading.Thread] = set()
         self._lost: set[threading.Thread] = set()
         self._idle = 0
+        self._until = math.inf
 
     def ask(self, group: Helpable, count: int) -> None:
         """Have up to ``count`` threads help; never waits."""
         most = get_settings().BRANCH_THREADS
         with self._state:
+            self._until = math.inf
             count = min(count, most - len(self._asked))
             for _ in range(count):
                 self._asked.append(group)
             while self._idle < len(self._asked) and len(self._threads) < most and self._start():
                 self._idle += 1  # it counts as idle until it has taken something
             self._state.notify(max(count, 0))
+
+    def rest(self) -> None:
+        """The process executes nothing now: threads without work end soon."""
+        with self._state:
+            if self._threads:
+                self._until = time.monotonic() + AFTERGLOW
+                self._state.notify_all()
+
+    def end(self, seconds: float) -> None:
+        """Wait until all threads that have nothing to do have ended, at most so long (for test runners, which delete the
+        database then)."""
+        with self._state:
+            self._until = 0.0
+            self._state.notify_all()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(seconds)
 
     def lose(self, thread: threading.Thread) -> None:
         """A thread is in a body that was given up: another one may start in its place."""
@@ -106,7 +128,7 @@ class Branches:
                 self._idle += 1
             try:
                 while not self._asked:
-                    left = since + WARM - time.monotonic()
+                    left = min(since + WARM, self._until) - time.monotonic()
                     if left <= 0:
                         return None
                     self._state.wait(left)
@@ -124,6 +146,12 @@ def try_connections() -> None:
         with suppress(Exception):
             if connection.connection is not None and not connection.is_usable():
                 connection.close()
+
+
+def rest() -> None:
+    """See ``Branches.rest``."""
+    if _branches is not None and _branches.pid == os.getpid():
+        _branches.rest()
 
 
 _branches: Branches | None = None

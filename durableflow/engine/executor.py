@@ -9,22 +9,22 @@ from typing import Any, Final
 from django.db import Error, connections
 
 from durableflow.authoring.events import WorkflowEvent, freeze
-from durableflow.authoring.step import Step
 from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
 from durableflow.core.outages import passes
-from durableflow.engine import endings, shutdown, starvation
+from durableflow.engine import branches, endings, shutdown, starvation
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import hand_back, room, turn_away
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
+from durableflow.engine.program import run_program
 from durableflow.engine.replay import swallowed
 from durableflow.engine.steps import load_journal
 from durableflow.engine.timeouts import clean_connections, fresh
 from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend, WriteFailed
-from durableflow.engine.watcher import let_go, watcher
+from durableflow.engine.watcher import held, let_go, watcher
 
 logger = logging.getLogger("durableflow.engine")
 MAX_INTERRUPTIONS: Final = 10
@@ -46,6 +46,8 @@ def execute(claim: Claim, *, interceptor: Interceptor = PASS, renew: bool = True
                 _contained(claim, interceptor)
             else:
                 _turn_away(claim)
+        if not held():
+            branches.rest()
     for connection in connections.all(initialized_only=True):
         if connection.errors_occurred and not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()
@@ -150,7 +152,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
         scheduled_for=claim.scheduled_for,
     )
     try:
-        output = cls().run(event, Step(execution))
+        output = run_program(cls, event, execution)
         _check_end(execution)
         text = codec.dumps(output, what=f"output of {claim.label}", max_bytes=get_settings().LIMITS.output)
     except (ProcessDied, LeaseLost, WriteFailed):

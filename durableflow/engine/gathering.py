@@ -140,6 +140,8 @@ def _run_item(session: Session, identity: Identity, call: MapCall, item: Any) ->
         record = session.replay.meet(scope, identity)
         if record is not None and record.finished:
             return session.recorded(record)
+        if session.dry:
+            session.suspend(scope, None, identity)
         options = resolve(session, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
         return BodyRun(session, scope, identity, record, options).run(partial(call.fn, item))
 

@@ -73,7 +73,7 @@ class Group:
         self._over = False
         self._context = contextvars.copy_context()
         # Nobody helps where nobody looks after bodies in other threads (the testing kit).
-        self._helped = watcher.current(session.lease) is not None
+        self._helped = not session.dry and watcher.current(session.lease) is not None
 
     def settle(self) -> None:
         """Run all branches until each has a value or an error. Suspends the scope around the group, or unwinds the execution,

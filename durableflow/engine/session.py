@@ -73,6 +73,9 @@ class InFlight:
 class Session:
     """Journal, replay, limits, secrets and the way out of one claim."""
 
+    dry = False
+    """Whether nothing may be run or written (``engine.dry``)."""
+
     def __init__(self, claim: Claim, cls: type[Any], records: list[Record], interceptor: Interceptor = PASS) -> None:
         self.claim = claim
         self.lease = claim.lease

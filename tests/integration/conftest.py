@@ -10,6 +10,7 @@ import pytest
 from durableflow.core import clock, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import Duration, parse_duration
+from durableflow.engine.branches import branches
 from durableflow.models import WorkflowInstance
 
 
@@ -18,6 +19,13 @@ def isolated_registry() -> Iterator[None]:
     """Workflows that a test defines are forgotten at its end (case TST-04)."""
     with registry.isolated():
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_branch_threads_at_the_end(django_db_setup: None) -> Iterator[None]:
+    """A database with connections cannot be deleted."""
+    yield
+    branches().end(10)
 
 
 class StoppedClock:
