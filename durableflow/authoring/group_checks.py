@@ -202,7 +202,7 @@ def _check_loop(name: str, branches: tuple[Any, ...]) -> None:
             _refuse(
                 name,
                 "branches",
-                f"two branches are the same lambda of one loop and share its variables ({told}): all of them would see the "
+                f"two branches are the same function of one loop and share its variables ({told}): all of them would see the "
                 "last value. Bind the value: functools.partial(function, value), a default argument (lambda item=item: ...),"
                 " or use step.map. To do the same work several times, give the same function object several times.",
             )
