@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
-from shop.workflows import Checkout, Settlement
+from shop.workflows import Checkout, NightlyExport, Settlement
 
 S = WorkflowInstance.Status
 pytestmark = pytest.mark.django_db
@@ -22,6 +22,13 @@ def test_checkout_survives_a_crash_after_the_charge(workflows: Harness) -> None:
     order = workflows.run(Checkout, {"cart_id": 1})
     assert workflows.attempts("charge card") == 2   # same idempotency key both times
     assert order.status == S.COMPLETE
+
+def test_export(workflows: Harness) -> None:
+    workflows.mock_result("list tables", ["a", "b"])
+    workflows.mock_error("export table", OSError("disk"), times=1, count=2)
+    run = workflows.run(NightlyExport)
+    workflows.advance("1 minute")
+    assert run.status == S.COMPLETE
 
 def test_webhook(workflows: Harness) -> None:
     run = workflows.run(Settlement, {"order": "7"}, instance_id="order-7")

@@ -42,6 +42,19 @@ class Checkout(Workflow[CartParams, dict[str, str]]):
         return {"state": "paid", "charge": charge}
 
 
+# 2. nightly export ----------------------------------------------------------------------------------------------------------
+class NightlyExport(Workflow[None, str]):
+    class Meta:
+        name = "nightly-export"
+        max_concurrency = 1
+
+    def run(self, event: WorkflowEvent[None], step: Step) -> str:
+        day = (event.scheduled_for or event.timestamp).date()
+        tables = step.do("list tables", services.list_tables)
+        keys = step.map("export table", services.export_table, tables, concurrency=4, timeout="1 hour", retries=2)
+        return step.do("write manifest", services.write_manifest, str(day), keys)
+
+
 # 3. saga ---------------------------------------------------------------------------------------------------------------------
 def cancel_flight(undo: Undo[str]) -> None:
     # A failed or interrupted booking may still have gone through: look it up by its key.
