@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from logging import LoggerAdapter
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from uuid import UUID
 
 from durableflow.authoring import calls
@@ -21,11 +22,19 @@ from durableflow.engine.gathering import gather, map_items
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.replay import Scope
+from durableflow.engine.scopes import current
 from durableflow.engine.session import Session
 from durableflow.engine.steps import Entry
 from durableflow.engine.unwind import Drop, Unwind, WriteFailed
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
+
+
+# Calls that have more to do than to give what is recorded.
+ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
+    GatherCall: gather,
+    MapCall: map_items,
+}
 
 
 class Execution(Session):
@@ -37,8 +46,12 @@ class Execution(Session):
 
     def call(self, call: calls.Call) -> Any:
         """Answer a durable call of this thread's scope."""
+        found = current.get()
+        scope = found if found is not None and found.replay is self.replay else self.replay.root
         try:
-            return self._answer(self.scope(), call)
+            identity = self.replay.enter(scope, call.kind, call.name)
+            self.check_alive()
+            return self.answer_as(scope, identity, call)
         except WriteFailed as failed:  # run() has done nothing wrong
             self.replay.halt(failed.error)
         except MemoryError as error:
@@ -46,11 +59,6 @@ class Execution(Session):
                 raise  # the step's, after its last attempt
             starvation.leave(self.claim, error)
             self.replay.unwind(Unwind(Drop(self.lease.label)))
-
-    def _answer(self, scope: Scope, call: calls.Call) -> Any:
-        identity = self.replay.enter(scope, call.kind, call.name)
-        self.check_alive()
-        return self.answer_as(scope, identity, call)
 
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """Answer a call whose identity is reserved."""
@@ -60,10 +68,9 @@ class Execution(Session):
                 return self.recorded(record)
             options = resolve(self, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
             return BodyRun(self, scope, identity, record, options).run(call.body)
-        if isinstance(call, GatherCall):
-            return gather(self, scope, identity, record, call)
-        if isinstance(call, MapCall):
-            return map_items(self, scope, identity, record, call)
+        answer = ANSWERS.get(type(call))
+        if answer is not None:
+            return answer(self, scope, identity, record, call)
         if record is not None and record.finished:
             return self._recorded(record, call)
         if isinstance(call, calls.WaitCall):
