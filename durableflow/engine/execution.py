@@ -29,7 +29,6 @@ from durableflow.engine.unwind import Drop, Unwind, WriteFailed
 from durableflow.engine.waits import Answer, UnreadableAnswer, attend, cancel_wait, load_pending
 from durableflow.models import PendingEvent
 
-
 # Calls that have more to do than to give what is recorded.
 ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
     GatherCall: gather,
