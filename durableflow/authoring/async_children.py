@@ -30,8 +30,9 @@ class AsyncChildren(AsyncFacade):
         """Start an instance of ``workflow`` and wait for its output; the wait costs nothing.
 
         The child ends with this instance. ``instance_id``: default one that derives from this call, the same at every
-        replay. ``timeout``: how long to wait (None: for ever); then the child is terminated. Raises WorkflowFailed with the
-        child's error, or where it was terminated; TimeoutError; InstanceAlreadyExists; CodecError; InvalidConfig.
+        replay. ``timeout``: how long to wait (None: for ever); then the child is terminated. Raises WorkflowFailed where the
+        child failed (its error is ``__cause__``) or was terminated, WorkflowTimeout, InstanceAlreadyExists, CodecError,
+        InvalidConfig.
         """
         return self._runtime.acall(group_checks.child_call(name, workflow, params, instance_id, timeout))
 
