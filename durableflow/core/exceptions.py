@@ -194,6 +194,16 @@ class LimitExceeded(NonRetryableError):
 # Not exported: authors never need to name these.
 
 
+class Terminated(DurableflowError):
+    """What a rollback handler gets as ``undo.error`` where no error ended the run: somebody called
+    ``terminate(rollback=True)``."""
+
+
+class HandlerMissing(DurableflowError):
+    """A step is to be undone, and today's code gives no handler for it. Put the handler back into its call
+    (``rollback=``) and ``retry()`` the instance."""
+
+
 class InvalidDurableCall(NonRetryableError):
     """A durable call was made where none is possible: inside a step's body, off the thread that the engine gave to
     its scope, or in an open `atomic()` block (design 6). Move the call to `run`; put `atomic()` inside a step's

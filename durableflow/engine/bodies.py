@@ -79,8 +79,9 @@ class BodyRun(StepRun):
     @property
     def always_marked(self) -> bool:
         """Whether no body of this step begins without a start mark (design 6, "Interruptions"): in a branch several may be in
-        flight when a worker is lost."""
-        return self.options.retries.limit == 0 or self.scope is not self.session.replay.root
+        flight when a worker is lost; and what may have begun is undone."""
+        options = self.options
+        return options.retries.limit == 0 or options.rollback or self.scope is not self.session.replay.root
 
     def ended_by(self, error: BaseException) -> Any:
         """What comes of an attempt that ended with an exception: the step's error, or the suspension until the retry."""

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from django.db import connections
 
+from durableflow.authoring.calls import DoCall
+from durableflow.authoring.group_calls import MapCall
 from durableflow.core import codec
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import InvalidConfig
@@ -38,6 +40,12 @@ class BodyOptions:
             "atomic": self.atomic,
             "rollback": self.rollback,
         }
+
+
+def options_of(session: Session, step: str, record: Record | None, call: DoCall | MapCall) -> BodyOptions:
+    """The options of a ``do``, or of the steps of a ``map``; see ``resolve``."""
+    handled = call.rollback is not None
+    return resolve(session, step, record, call.retries, call.timeout, call.sensitive, call.atomic, handled)
 
 
 def resolve(

@@ -18,6 +18,7 @@ from durableflow.core.durations import TEN_YEARS
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError
 from durableflow.engine import endings, starvation
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
+from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.gathering import gather, map_items
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
@@ -65,7 +66,7 @@ class Execution(Session):
         if isinstance(call, calls.DoCall):
             if record is not None and record.finished:
                 return self.recorded(record)
-            options = resolve(self, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
+            options = options_of(self, identity.label, record, call)
             return BodyRun(self, scope, identity, record, options).run(call.body)
         answer = ANSWERS.get(type(call))
         if answer is not None:

@@ -13,7 +13,7 @@ from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
 from durableflow.core.outages import passes
-from durableflow.engine import branches, endings, shutdown, starvation
+from durableflow.engine import branches, endings, rollback, rollback_writes, shutdown, starvation
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import hand_back, room, turn_away
@@ -21,10 +21,22 @@ from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.program import run_program
 from durableflow.engine.replay import swallowed
+from durableflow.engine.session import Session
 from durableflow.engine.steps import load_journal
 from durableflow.engine.timeouts import clean_connections, fresh
-from durableflow.engine.unwind import Block, Drop, Expire, GiveBack, LeaseLost, ProcessDied, Suspend, WriteFailed
+from durableflow.engine.unwind import (
+    Block,
+    Drop,
+    Expire,
+    GiveBack,
+    LeaseLost,
+    ProcessDied,
+    Suspend,
+    Unwind,
+    WriteFailed,
+)
 from durableflow.engine.watcher import held, let_go, watcher
+from durableflow.models.undoing import HAS_HANDLER
 
 logger = logging.getLogger("durableflow.engine")
 MAX_INTERRUPTIONS: Final = 10
@@ -130,15 +142,18 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
     if reason or cls is None:
         endings.block(claim.lease, reason)
         return
+    if claim.rolling_back:
+        _roll_back(claim, interceptor)
+        return
     if claim.deadline_at is not None and claim.now >= claim.deadline_at:
         error = WorkflowTimeout(
             f"{claim.label} did not finish by {claim.deadline_at:%Y-%m-%d %H:%M:%S %Z} (max_duration)."
         )
-        _fail(claim.lease, failures.describe(error), leftovers=True)
+        _fail(claim, interceptor, failures.describe(error), leftovers=True, undo=not claim.first)
         return
     records = [] if claim.first else load_journal(claim.lease, claim.run_number)
     try:
-        params = freeze(None if claim.params is None else codec.loads(claim.params))
+        params = _params(claim)
     except CodecError as unreadable:
         endings.block(claim.lease, f"The params cannot be read: {unreadable}")
         return
@@ -162,6 +177,26 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
     else:
         leftovers = _leftovers(execution)
         let_go(claim.lease, lambda: endings.complete(claim.lease, text, leftovers=leftovers))
+
+
+def _params(claim: Claim) -> Any:
+    return freeze(None if claim.params is None else codec.loads(claim.params))
+
+
+def _roll_back(claim: Claim, interceptor: Interceptor) -> None:
+    """Go on with the rollback, up to the end of the instance."""
+    cls: Any = registry.find(claim.workflow)  # this process knows it
+    try:
+        params = _params(claim)
+    except CodecError as unreadable:
+        endings.block(claim.lease, f"The params cannot be read: {unreadable}")
+        return
+    try:
+        rollback.roll_back(claim, cls, params, interceptor)
+    except Unwind as stop:
+        _apply(Session(claim, cls, []), stop.outcome)
+    else:
+        let_go(claim.lease, lambda: rollback_writes.finish(claim.lease))
 
 
 def _refusal(claim: Claim, cls: type[Any] | None) -> str:
@@ -219,14 +254,15 @@ def _leave(execution: Execution, raised: BaseException) -> None:
         _end_with_error(execution, raised)
 
 
-def _apply(execution: Execution, outcome: Any) -> None:
+def _apply(execution: Session, outcome: Any) -> None:
     lease = execution.lease
     if isinstance(outcome, Suspend):
         let_go(lease, lambda: _suspend(lease, outcome.wake_at))
     elif isinstance(outcome, Block):
         execution.block(outcome.error, outcome.astray)
     elif isinstance(outcome, Expire):
-        _fail(lease, failures.describe(outcome.error), leftovers=True)
+        claim = execution.claim
+        _fail(claim, execution.interceptor, failures.describe(outcome.error), leftovers=True, undo=_undoable(execution))
     elif isinstance(outcome, GiveBack):
         hand_back(execution.claim, uncharged=execution.claim.uncharged)
         if outcome.stop:
@@ -243,11 +279,16 @@ def _end_with_error(execution: Execution, raised: BaseException) -> None:
     if found:
         described["step"] = found[0].label
         described["steps"] = [list(identity) for identity in found]
-    _fail(execution.lease, described, leftovers=_leftovers(execution))
+    leftovers, undo = _leftovers(execution), _undoable(execution)
+    _fail(execution.claim, execution.interceptor, described, leftovers=leftovers, undo=undo)
 
 
-def _fail(lease: Lease, described: dict[str, Any], *, leftovers: bool) -> None:
-    let_go(lease, lambda: endings.fail(lease, described, leftovers=leftovers))
+def _fail(claim: Claim, interceptor: Interceptor, described: dict[str, Any], *, leftovers: bool, undo: bool) -> None:
+    """End the instance with an error. ``undo``: there may be steps to undo before."""
+    if not undo:
+        let_go(claim.lease, lambda: endings.fail(claim.lease, described, leftovers=leftovers))
+    elif rollback.fail(claim.lease, described, leftovers=leftovers):
+        _roll_back(claim, interceptor)
 
 
 def _suspend(lease: Lease, wake_at: datetime | None) -> None:
@@ -292,6 +333,11 @@ def _contains(raised: BaseException, wanted: BaseException) -> bool:
         if isinstance(error, BaseExceptionGroup):
             todo += error.exceptions
     return False
+
+
+def _undoable(execution: Session) -> bool:
+    """Whether a step that may have started has a rollback handler."""
+    return any(HAS_HANDLER in (record.config or "") for record in execution.replay.records.values())
 
 
 def _leftovers(execution: Execution) -> bool:

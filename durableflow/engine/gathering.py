@@ -16,7 +16,8 @@ from durableflow.core import codec
 from durableflow.core.exceptions import NonDeterminismError
 from durableflow.core.statuses import StepKind
 from durableflow.engine import scopes
-from durableflow.engine.bodies import BodyRun, resolve
+from durableflow.engine.bodies import BodyRun
+from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.groups import Branch, Group
 from durableflow.engine.journal import COMPLETE, FAILED, PENDING, Identity, Record
 from durableflow.engine.replay import Scope
@@ -142,7 +143,7 @@ def _run_item(session: Session, identity: Identity, call: MapCall, item: Any) ->
             return session.recorded(record)
         if session.dry:
             session.suspend(scope, None, identity)
-        options = resolve(session, identity.label, record, call.retries, call.timeout, call.sensitive, call.atomic)
+        options = options_of(session, identity.label, record, call)
         return BodyRun(session, scope, identity, record, options).run(partial(call.fn, item))
 
     return run
