@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal, TypeVar, overload
 
 from durableflow.authoring import group_checks
+from durableflow.authoring.children import Given
 from durableflow.authoring.facade import Answer, AsyncFacade
 from durableflow.authoring.workflow import Workflow
 from durableflow.core.durations import Duration
@@ -21,7 +22,7 @@ class AsyncChildren(AsyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: P,
+        params: Given[P],
         /,
         *,
         instance_id: str | None = None,
@@ -41,7 +42,7 @@ class AsyncChildren(AsyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: Iterable[P],
+        params: Iterable[Given[P]],
         /,
         *,
         concurrency: int | None = None,
@@ -52,7 +53,7 @@ class AsyncChildren(AsyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: Iterable[P],
+        params: Iterable[Given[P]],
         /,
         *,
         concurrency: int | None = None,
@@ -62,7 +63,7 @@ class AsyncChildren(AsyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: Iterable[P],
+        params: Iterable[Given[P]],
         /,
         *,
         concurrency: int | None = None,
@@ -81,7 +82,7 @@ class AsyncChildren(AsyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, Any]],
-        params: P,
+        params: Given[P],
         /,
         *,
         instance_id: str | None = None,

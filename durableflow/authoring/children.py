@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal, TypeVar, cast, overload
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, NoReturn, TypeAlias, TypeVar, cast, overload
 
 from durableflow.authoring import group_checks
 from durableflow.authoring.facade import SyncFacade
@@ -12,6 +12,9 @@ from durableflow.core.durations import Duration
 
 P = TypeVar("P")
 R = TypeVar("R")
+Given: TypeAlias = P | Callable[[P], NoReturn]
+"""What a child gets: P. mypy infers P from the workflow before it looks at an argument whose type has a function in it, so
+that a dict can be given in place for a TypedDict."""
 
 
 class Children(SyncFacade):
@@ -21,7 +24,7 @@ class Children(SyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: P,
+        params: Given[P],
         /,
         *,
         instance_id: str | None = None,
@@ -41,7 +44,7 @@ class Children(SyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: Iterable[P],
+        params: Iterable[Given[P]],
         /,
         *,
         concurrency: int | None = None,
@@ -52,7 +55,7 @@ class Children(SyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: Iterable[P],
+        params: Iterable[Given[P]],
         /,
         *,
         concurrency: int | None = None,
@@ -62,7 +65,7 @@ class Children(SyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, R]],
-        params: Iterable[P],
+        params: Iterable[Given[P]],
         /,
         *,
         concurrency: int | None = None,
@@ -81,7 +84,7 @@ class Children(SyncFacade):
         self,
         name: str,
         workflow: type[Workflow[P, Any]],
-        params: P,
+        params: Given[P],
         /,
         *,
         instance_id: str | None = None,

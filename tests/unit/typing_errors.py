@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 from datetime import datetime
+from functools import partial
 from typing import assert_type
 
 from durableflow import (
@@ -117,6 +118,10 @@ def right_groups(step: Step, page: PageParams, pages: list[PageParams]) -> None:
     assert_type(step.run_workflows("children", RenderPage, pages, concurrency=5), list[str])
     assert_type(step.run_workflows("errors", RenderPage, pages, return_exceptions=True), list[str | Exception])
     assert_type(step.start_workflow("started", RenderPage, page, on_parent_end="terminate"), str)
+    assert_type(step.run_workflow("literal", RenderPage, {"page": 1}), str)
+    assert_type(step.run_workflows("literals", RenderPage, ({"page": number} for number in range(3))), list[str])
+    assert_type(step.gather("partial", partial(length, "a")), tuple[int])
+    assert_type(step.gather("bound", *[lambda item=item: length(item) for item in "ab"]), tuple[int, ...])
     assert_type(step.do("undone", text, rollback=undo_text), str)
     assert_type(step.do("undone", text, rollback=undo_anything), str)
     assert_type(step.do("undone", text, rollback=Rollback(undo_anything)), str)
@@ -145,12 +150,12 @@ def wrong_groups(step: Step, page: PageParams, pages: list[PageParams]) -> None:
     step.race("by name", number)  # E: call-arg
     step.race("not callable", paid=3)  # E: arg-type
     _winner: Winner[str] = step.race("other type", paid=number)  # E: arg-type
-    step.run_workflow("params", RenderPage, {"page": "1"})  # E: misc
-    step.run_workflow("params", RenderPage, pages)  # E: misc
+    step.run_workflow("params", RenderPage, {"page": "1"})  # E: arg-type
+    step.run_workflow("params", RenderPage, pages)  # E: arg-type
     step.run_workflow("no class", "render-page", page)  # E: arg-type
     step.run_workflow("unknown option", RenderPage, page, on_parent_end="leave")  # E: call-arg
     step.run_workflow("output", RenderPage, page).bit_length()  # E: attr-defined
-    step.run_workflows("one of them", RenderPage, page)  # E: misc
+    step.run_workflows("one of them", RenderPage, page)  # E: arg-type
     _outputs: list[int] = step.run_workflows("output", RenderPage, pages)  # E: arg-type
     step.start_workflow("policy", RenderPage, page, on_parent_end="kill")  # E: arg-type
     step.do("other step's", number, rollback=undo_text)  # E: misc
@@ -208,7 +213,7 @@ async def wrong_async(step: AsyncStep, page: PageParams) -> None:
     await step.gather("a coroutine", nothing_later())  # E: call-overload
     await step.map("items", later, [1])  # E: arg-type
     (await step.gather("two", nothing_later, lambda: later("a")))[1].upper()  # E: attr-defined
-    await step.run_workflow("params", RenderPage, {"page": "1"})  # E: misc
+    await step.run_workflow("params", RenderPage, {"page": "1"})  # E: arg-type
     await step.uuid4()  # E: misc
     _wait: Awaitable[str] = step.wait_for_event("other type", type="paid")  # E: assignment
 
