@@ -10,7 +10,7 @@ from uuid import UUID
 
 from durableflow.authoring import calls
 from durableflow.authoring.context import derive
-from durableflow.authoring.group_calls import GatherCall, MapCall
+from durableflow.authoring.group_calls import GatherCall, MapCall, PatchCall
 from durableflow.core import codec, failures
 from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
@@ -22,6 +22,7 @@ from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.gathering import gather, map_items
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
+from durableflow.engine.patches import patched
 from durableflow.engine.replay import Scope
 from durableflow.engine.scopes import current
 from durableflow.engine.session import Session
@@ -34,6 +35,7 @@ from durableflow.models import PendingEvent
 ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
     GatherCall: gather,
     MapCall: map_items,
+    PatchCall: patched,
 }
 
 

@@ -98,6 +98,15 @@ class Scope:
         self._position[record.execution] = position
         return None if rows[position] is record else rows[position]
 
+    def earlier_unmet(self, record: Record) -> Record | None:
+        """What the same execution had started before ``record`` and this replay has not called yet. Changes nothing: another
+        thread may be in ``mark_met``."""
+        rows = self._by_execution.get(record.execution, ())
+        position = self._position.get(record.execution, 0)
+        while position < len(rows) and rows[position].met:
+            position += 1
+        return rows[position] if position < len(rows) and rows[position].seq < record.seq else None
+
     def first_unmet(self) -> Record | None:
         """The earliest record that this replay has not met."""
         rows = [row for rows in self._by_execution.values() for row in rows if not row.met]
@@ -222,7 +231,7 @@ class Replay:
         has changed."""
         record = self.records.get(identity)
         if record is None:
-            other = scope.other_kind(identity)
+            other = None if identity.kind in UNCOUNTED else scope.other_kind(identity)
             if other is not None:
                 self.halt(
                     NonDeterminismError(
@@ -234,15 +243,19 @@ class Replay:
             return None
         skipped = scope.mark_met(record)
         if skipped is not None:
-            self.halt(
-                NonDeterminismError(
-                    f"{self.where} is recorded with {skipped.identity.kind} {skipped.identity.label!r} before {identity.kind} "
-                    f"{identity.label!r}, but run() did not call it this time. Steps must not depend on the clock, on random numbers or on "
-                    "anything else that is not recorded; put such a value into a step, or put the old code back, and resume the instance."
-                ),
-                skipped,
-            )
+            self.skipped(identity, skipped)
         return record
+
+    def skipped(self, identity: Identity, missed: Record) -> NoReturn:
+        """The program has come to ``identity`` without calling what it called before that."""
+        self.halt(
+            NonDeterminismError(
+                f"{self.where} is recorded with {missed.identity.kind} {missed.identity.label!r} before {identity.kind} "
+                f"{identity.label!r}, but run() did not call it this time. Steps must not depend on the clock, on random numbers or on "
+                "anything else that is not recorded; put such a value into a step, or put the old code back, and resume the instance."
+            ),
+            missed,
+        )
 
     def started(self, identity: Identity, execution: int, run_number: int) -> Record:
         """A new record in memory, met by the call that makes it."""

@@ -1,0 +1,48 @@
+"""``step.patched``: runs that were there before a change of the code keep the old path (design 6 "Determinism").
+
+A patch has one record in each scope at most, written where the answer is true. It is no step of the program: the replay need
+not meet it, so that the call can be taken out again (``replay.UNCOUNTED``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from durableflow.core import codec
+from durableflow.engine.journal import COMPLETE
+
+if TYPE_CHECKING:
+    from durableflow.authoring.group_calls import PatchCall
+    from durableflow.engine.execution import Execution
+    from durableflow.engine.journal import Identity, Record
+    from durableflow.engine.replay import Scope
+
+_TRUE: Final = codec.dumps(True)
+
+
+def patched(execution: Execution, scope: Scope, identity: Identity, record: Record | None, call: PatchCall) -> bool:
+    """Whether this run takes the new path.
+
+    Recorded: yes. Else no, as long as the journal holds records of this scope that the replay has not met yet: they are of the
+    old path. Else yes, by one fenced write. The first answer of a pass over the scope is that of the whole pass: a loop does
+    not change its path half-way, and a replay, which has more records before it, gives the same.
+    """
+    answer = scope.patches.get(call.name)
+    if answer is None:
+        # However often it is called, it has one record: the one of the first call.
+        answer = scope.patches[call.name] = _first(execution, scope, identity._replace(count=1))
+    return answer
+
+
+def _first(execution: Execution, scope: Scope, identity: Identity) -> bool:
+    record = execution.replay.records.get(identity)
+    if record is not None:
+        record.met = True
+        return True
+    if execution.replay.replaying(scope):
+        return False
+    execution.claim.uncharged = False  # nothing was in a body when the worker was lost
+    record = execution.new_record(identity)
+    record.status, record.output = COMPLETE, _TRUE
+    execution.write(record)
+    return True
