@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
-from shop.workflows import Checkout, NightlyExport, Settlement
+from shop.workflows import Checkout, NightlyExport, Settlement, Trip
 
 S = WorkflowInstance.Status
 pytestmark = pytest.mark.django_db
@@ -29,6 +29,13 @@ def test_export(workflows: Harness) -> None:
     run = workflows.run(NightlyExport)
     workflows.advance("1 minute")
     assert run.status == S.COMPLETE
+
+def test_saga_undoes_in_reverse(workflows: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    undone: list[str] = []
+    monkeypatch.setattr("shop.services.cancel", lambda kind, ref: undone.append(kind))
+    workflows.mock_error("pay", RuntimeError("no money"))
+    trip = workflows.run(Trip, {})
+    assert (trip.status, undone) == (S.ERRORED, ["hotel", "flight"])
 
 def test_webhook(workflows: Harness) -> None:
     run = workflows.run(Settlement, {"order": "7"}, instance_id="order-7")
