@@ -1,0 +1,79 @@
+"""What the interface's example programs leave behind, beyond what their own tests look at."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from durableflow import get_step_context
+from durableflow.models import StepRecord, WorkflowInstance
+from durableflow.testing import Harness
+from shop.workflows import NightlyExport, Trip
+
+S = WorkflowInstance.Status
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def undone(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What was cancelled: kind and reference, in the order of the calls."""
+    calls: list[tuple[str, str]] = []
+    monkeypatch.setattr("shop.services.cancel", lambda kind, ref: calls.append((kind, ref)))
+    return calls
+
+
+def outputs(row: WorkflowInstance) -> dict[str, Any]:
+    """What each step of the root gave."""
+    return {step.name: step.output for step in StepRecord.objects.filter(instance=row.pk, scope="")}
+
+
+def test_only_the_failed_table_is_exported_again(workflows: Harness) -> None:
+    workflows.mock_result("list tables", ["a", "b", "c"])
+    workflows.mock_error("export table", OSError("disk"), times=1, count=2)
+    run = workflows.run(NightlyExport)
+    assert run.status == S.WAITING  # for the second table's retry alone
+    assert workflows.attempts("export table") == 3
+    workflows.advance("1 minute")
+    assert (run.status, workflows.attempts("export table")) == (S.COMPLETE, 4)
+    assert run.output == f"exports/{run.created.date()}/3.json"
+
+
+def test_a_saga_undoes_with_what_its_steps_gave(workflows: Harness, undone: list[tuple[str, str]]) -> None:
+    workflows.mock_error("pay", RuntimeError("no money"))
+    trip = workflows.run(Trip, {})
+    gave = outputs(trip)
+    assert undone == [("hotel", gave["book hotel"]), ("flight", gave["book flight"])]
+    assert ((trip.error or {}).get("type"), trip.rollback) == ("RuntimeError", {"outcome": "complete", "failed": []})
+
+
+def test_a_booking_that_failed_is_undone_by_its_key(
+    workflows: Harness, undone: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have gone through all the same: the handler gets the key that the body had."""
+    keys: list[str] = []
+
+    def book(kind: str) -> str:
+        keys.append(get_step_context().idempotency_key)
+        raise OSError("connection lost")
+
+    monkeypatch.setattr("shop.services.book", book)
+    trip = workflows.run(Trip, {})
+    workflows.advance("1 day")
+    assert trip.status == S.ERRORED
+    assert len(keys) > 1 and undone == [("flight", keys[0])]
+
+
+def test_a_trip_that_is_paid_is_not_undone(workflows: Harness, undone: list[tuple[str, str]]) -> None:
+    trip = workflows.run(Trip, {})
+    assert (trip.status, trip.rollback, undone) == (S.COMPLETE, None, [])
+    assert list(outputs(trip)) == ["book flight", "book hotel", "pay"]
+
+
+def test_terminate_undoes_a_trip_where_it_stands(workflows: Harness, undone: list[tuple[str, str]]) -> None:
+    workflows.mock_error("book hotel", OSError("closed"), times=1)
+    trip = workflows.run(Trip, {})
+    assert (trip.status, undone) == (S.WAITING, [])
+    trip.terminate(rollback=True)
+    workflows.run_due()
+    assert (trip.status, [kind for kind, _ in undone]) == (S.TERMINATED, ["hotel", "flight"])
