@@ -191,10 +191,12 @@ def _roll_back(claim: Claim, interceptor: Interceptor) -> None:
     except CodecError as unreadable:
         endings.block(claim.lease, f"The params cannot be read: {unreadable}")
         return
+    session = Session(claim, cls, [])
+    claim.uncharged = False  # a lost attempt of a handler is known by its start mark
     try:
         rollback.roll_back(claim, cls, params, interceptor)
     except Unwind as stop:
-        _apply(Session(claim, cls, []), stop.outcome)
+        _apply(session, stop.outcome)
     else:
         let_go(claim.lease, lambda: rollback_writes.finish(claim.lease))
 

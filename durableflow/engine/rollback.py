@@ -133,6 +133,10 @@ class HandlerRun(BodyRun):
 
         self.run(body)
 
+    def describe(self, error: BaseException) -> dict[str, Any]:
+        """For people alone: nobody rebuilds a handler's error. Of a sensitive step nothing but its type is kept."""
+        return self.shown(super().describe(error))
+
     def timeout_error(self) -> StepTimeout:
         """See ``StepRun``."""
         return StepTimeout(
@@ -177,7 +181,6 @@ def roll_back(claim: Claim, cls: type[Any], params: Any, interceptor: Intercepto
 
     Raises Unwind where the instance has to be let go before: suspended until a handler's next attempt, given back, blocked.
     """
-    claim.uncharged = False  # a lost attempt is known by its start mark
     undone = rollback_writes.load(claim.lease, claim.run_number)
     left = [handler for handler in undone.handlers if not handler.ended]
     if not left:
