@@ -60,6 +60,16 @@ def get_step_context() -> StepContext:
     return context()
 
 
+def current_step() -> Lazy | None:
+    """The context of the body that runs in this thread or task, None outside of one."""
+    return _current.get()
+
+
+def set_current_step(context: Lazy | None) -> None:
+    """Make ``context`` that of this thread or task, until it ends."""
+    _current.set(context)
+
+
 class step_context:  # noqa: N801  a context manager reads like a function
     """Make ``context`` the current one.
 

@@ -6,6 +6,7 @@ import logging
 import os
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Iterable
 from contextlib import suppress
@@ -61,8 +62,13 @@ def cause(attempt: Attempt) -> str:
 
 
 def where_is(attempt: Attempt) -> str:
-    """The last lines of the thread's stack: what does not end."""
-    frame = sys._current_frames().get(attempt.thread.ident or 0)
+    """The last lines of the stack of the attempt's thread: what does not end."""
+    return stack_of(attempt.thread)
+
+
+def stack_of(thread: threading.Thread) -> str:
+    """The last lines of a thread's stack."""
+    frame = sys._current_frames().get(thread.ident or 0)
     return "".join(traceback.format_stack(frame, 5)[-5:]).rstrip() if frame is not None else "(it has ended)"
 
 

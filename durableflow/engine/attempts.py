@@ -50,7 +50,7 @@ class Attempt:
     abandoned body is dropped (case RET-04).
 
     ``outcome``: writes it in the thread's place, None where nobody watches (the testing kit). ``due``: its deadline by the
-    monotonic clock.
+    monotonic clock. ``grace``: seconds for which something else than the watcher ends the body first.
     """
 
     def __init__(self, identity: Identity, number: int, outcome: Outcome | None = None) -> None:
@@ -63,6 +63,7 @@ class Attempt:
         self.markable = False
         self.thread = threading.current_thread()
         self.connections: list[BaseDatabaseWrapper] = []
+        self.grace = 0.0
         self._in_body = False
         self._lock = threading.Lock()
 
@@ -74,7 +75,7 @@ class Attempt:
     @property
     def abandon_at(self) -> float:
         """When it is given up, by the monotonic clock."""
-        return self.due + STUCK_AFTER if self.main else self.due
+        return self.due + (STUCK_AFTER if self.main else self.grace)
 
     def start(self, seconds: float, *, markable: bool) -> None:
         """Its time begins. ``markable``: whether a start mark may be written meanwhile."""
@@ -87,6 +88,22 @@ class Attempt:
         """The body has ended: nothing may interrupt its thread any more."""
         with self._lock:
             self._in_body = False
+
+    def move(self, thread: threading.Thread, wrappers: list[BaseDatabaseWrapper]) -> None:
+        """From here on the body goes on in ``thread``, with its connections."""
+        with self._lock:
+            self.thread, self.connections = thread, wrappers
+            self._in_body = True
+
+    @contextmanager
+    def moved(self, thread: threading.Thread, wrappers: list[BaseDatabaseWrapper]) -> Iterator[None]:
+        """The same for as long as the block runs."""
+        before = self.thread, self.connections
+        self.move(thread, wrappers)
+        try:
+            yield
+        finally:
+            self.move(*before)
 
     @contextmanager
     def in_body(self) -> Iterator[bool]:

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import NoReturn, TypeVar
 
@@ -40,6 +40,22 @@ def bounded(body: Callable[[], T], limit: int, label: Callable[[], str]) -> Call
         return value
 
     return run
+
+
+async def bounded_await(awaitable: Awaitable[T], label: Callable[[], str]) -> T:
+    """The same for a body that goes on in an event loop."""
+    process = os.getpid()
+    try:
+        value = await awaitable
+    except BaseException as error:
+        if os.getpid() != process:
+            _end_child(label, error)
+        if isinstance(error, MemoryError) and replacement.may_exit():
+            replacement.want("memory", f"{label()} ran out of memory.")
+        raise
+    if os.getpid() != process:
+        _end_child(label, None)
+    return value
 
 
 @cache

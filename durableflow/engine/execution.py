@@ -42,6 +42,8 @@ ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
 class Execution(Session):
     """The runtime behind ``step``: each durable call returns, raises, runs a body, opens a wait or suspends."""
 
+    body_run: type[BodyRun] = BodyRun
+    """Runs the bodies of ``step.do``."""
     _logger: LoggerAdapter[Any] | None = None
 
     # Runtime ----------------------------------------------------------------------------------------------------------
@@ -54,13 +56,17 @@ class Execution(Session):
             identity = self.replay.enter(scope, call.kind, call.name)
             self.check_alive()
             return self.answer_as(scope, identity, call)
-        except WriteFailed as failed:  # run() has done nothing wrong
-            self.replay.halt(failed.error)
-        except MemoryError as error:
-            if any(error is known for known, _step in self.errors):
-                raise  # the step's, after its last attempt
-            starvation.leave(self.claim, error)
-            self.replay.unwind(Unwind(Drop(self.lease.label)))
+        except (WriteFailed, MemoryError) as error:
+            self.engine_failed(error)
+
+    def engine_failed(self, error: WriteFailed | MemoryError) -> NoReturn:
+        """What becomes of an execution in which a call could not be answered. Called while ``error`` is handled."""
+        if isinstance(error, WriteFailed):  # run() has done nothing wrong
+            self.replay.halt(error.error)
+        if any(error is known for known, _step in self.errors):
+            raise error  # the step's, after its last attempt
+        starvation.leave(self.claim, error)
+        self.replay.unwind(Unwind(Drop(self.lease.label)))
 
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """Answer a call whose identity is reserved."""
@@ -69,7 +75,7 @@ class Execution(Session):
             if record is not None and record.finished:
                 return self.recorded(record)
             options = options_of(self, identity.label, record, call)
-            return BodyRun(self, scope, identity, record, options).run(call.body)
+            return self.body_run(self, scope, identity, record, options).run(call.body)
         answer = ANSWERS.get(type(call))
         if answer is not None:
             return answer(self, scope, identity, record, call)

@@ -15,6 +15,10 @@ class Interceptor:
         """The body to run in place of ``body``."""
         return body
 
+    def job(self, job: Callable[[], Any]) -> Callable[[], Any]:
+        """What to run in place of ``job``, which async code gives to ``sync_to_async``."""
+        return job
+
     def before_checkpoint(self, workflow: str, identity: Identity, attempt: int) -> None:
         """Called when a body has returned and nothing is written yet; may raise ProcessDied."""
 

@@ -135,7 +135,7 @@ class Replay:
         self.stop: Unwind | None = None
         self.refusal: InvalidDurableCall | None = None
         self.refused_calls = 0
-        self._open_block, self._thread, self._give_up = open_block, thread, give_up
+        self._open_block, self._thread, self.give_up = open_block, thread, give_up
         self._lock = threading.Lock()
         ordered = sorted(records, key=lambda record: record.seq)
         self.records = {record.identity: record for record in ordered}
@@ -222,7 +222,7 @@ class Replay:
         """One more call was refused; code that never stops calling is ended with its process."""
         self.refused_calls += 1
         if self.refused_calls > MAX_REFUSED_CALLS:
-            self._give_up(error)
+            self.give_up(error)
 
     # Meeting ----------------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,10 @@ class KitInterceptor(Interceptor):
             mocked = self._mocks.body(workflow, identity.name, identity.count)
         return guarded(mocked or body)
 
+    def job(self, job: Callable[[], Any]) -> Callable[[], Any]:
+        """In a savepoint of the test's transaction."""
+        return guarded(job)
+
     def before_checkpoint(self, workflow: str, identity: Identity, attempt: int) -> None:
         """Die where ``crash_before_checkpoint`` said so."""
         if self._mocks.take_crash(identity.name):
