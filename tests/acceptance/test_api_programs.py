@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
-from shop.workflows import Checkout, NightlyExport, Settlement, Trip
+from shop.workflows import Agent, Checkout, NightlyExport, Settlement, Trip
 
 S = WorkflowInstance.Status
 pytestmark = pytest.mark.django_db
@@ -46,3 +46,10 @@ def test_webhook(workflows: Harness) -> None:
     late = workflows.run(Settlement, {"order": "8"})
     workflows.advance("2 days")
     assert late.output == "abandoned"
+
+def test_agent_refusal(workflows: Harness, staff: Any) -> None:
+    workflows.mock_result("think", {"tool": "shell", "args": {}}, count=1)
+    workflows.mock_result("think", {"text": "done"}, count=2)
+    run = workflows.run(Agent, {"messages": []})
+    workflows.reject(run, by=staff, comment="no")
+    assert run.output == "done" and workflows.attempts("tool") == 0
