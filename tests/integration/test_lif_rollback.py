@@ -171,7 +171,7 @@ def test_what_is_undone_cannot_be_retried(workflows: Harness, undone: Undone, su
     """Design 7: nothing is left to go on from; the message names the cure, and no button offers it."""
     row = workflows.run(three(undone))
     assert "retry" not in row.available_actions(superuser)
-    with pytest.raises(InvalidTransition, match="has been undone.*start a new instance"):
+    with pytest.raises(InvalidTransition, match=r"has been undone.*start a new instance"):
         row.retry()
     undone.fails["b"] = [NonRetryableError("no")]
     row = workflows.run(three(undone))
