@@ -9,7 +9,7 @@ import pytest
 from durableflow import get_step_context
 from durableflow.models import StepRecord, WorkflowInstance
 from durableflow.testing import Harness
-from shop.workflows import NightlyExport, Trip
+from shop.workflows import Agent, NightlyExport, Trip
 
 S = WorkflowInstance.Status
 pytestmark = pytest.mark.django_db
@@ -77,3 +77,31 @@ def test_terminate_undoes_a_trip_where_it_stands(workflows: Harness, undone: lis
     trip.terminate(rollback=True)
     workflows.run_due()
     assert (trip.status, [kind for kind, _ in undone]) == (S.TERMINATED, ["hotel", "flight"])
+
+
+DANGER = {"tool": "shell", "args": {"command": "ls"}}
+
+
+def test_an_agent_that_is_allowed_calls_its_tool_once(workflows: Harness, staff: Any) -> None:
+    """Its messages are what its steps gave, in their order, after each wait anew."""
+    workflows.mock_result("think", DANGER, count=1)
+    workflows.mock_result("think", {"tool": "search", "args": {}}, count=2)
+    workflows.mock_result("think", {"text": "done"}, count=3)
+    run = workflows.run(Agent, {"messages": []})
+    assert (run.status, workflows.attempts("tool")) == (S.WAITING, 0)
+    wait = workflows.pending(run, "tool approval")
+    assert (wait.title, wait.context) == ("Run shell?", DANGER)
+    workflows.approve(run, by=staff)
+    assert (run.status, run.output) == (S.COMPLETE, "done")
+    assert (workflows.attempts("think"), workflows.attempts("tool")) == (3, 2)
+
+
+def test_a_tool_that_fails_is_tried_again_by_itself(workflows: Harness) -> None:
+    workflows.mock_result("think", {"tool": "search", "args": {}}, count=1)
+    workflows.mock_result("think", {"text": "done"}, count=2)
+    workflows.mock_error("tool", OSError("closed"), times=2)
+    run = workflows.run(Agent, {"messages": []})
+    assert run.status == S.WAITING
+    workflows.advance("1 hour")
+    assert (run.status, run.output) == (S.COMPLETE, "done")
+    assert (workflows.attempts("think"), workflows.attempts("tool")) == (2, 3)
