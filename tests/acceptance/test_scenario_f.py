@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
+import re
 import threading
 from queue import SimpleQueue
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from durableflow import (
+    AsyncStep,
     CodecError,
     InstanceAlreadyExists,
     LimitExceeded,
@@ -221,6 +223,26 @@ def test_f8_conditions(workflows: Harness) -> None:
     workflows.advance("1 hour")
     assert (row.status, row.output, taken) == (S.COMPLETE, taken[0], [taken[0]] * 2)
     assert workflows.run(kind, {"careful": False}).status == S.COMPLETE
+
+
+class Forgetful(Workflow):
+    """A step that nobody awaits."""
+
+    log: list[str] = []
+
+    async def run(self, event: WorkflowEvent, step: AsyncStep) -> str:
+        step.do("lost", self.log.append, "lost")  # type: ignore[unused-coroutine]
+        await step.do("kept", self.log.append, "kept")
+        return "done"
+
+
+def test_f9_a_step_that_is_not_awaited(workflows: Harness) -> None:
+    """Its body does not run, and the run fails with its name and the cure; it is not a silent success."""
+    Forgetful.log = []
+    row = workflows.run(Forgetful)
+    assert (row.status, row.output, Forgetful.log) == (S.ERRORED, None, ["kept"])
+    assert row.error is not None and row.error["type"] == "durableflow.InvalidDurableCall"
+    assert re.match(r"do 'lost' of forgetful/\S+ was called but not awaited\. Write await", row.error["message"])
 
 
 @pytest.mark.parametrize(
