@@ -137,6 +137,33 @@ class Workflow(Generic[Params, Output]):
         request_digest: str = "",
     ) -> WorkflowInstance | None:
         """The one way in which instances are started, for all doors. None: the id or the request key is taken."""
+        return insert(
+            cls.planned(
+                params,
+                instance_id=instance_id,
+                start_at=start_at,
+                priority=priority,
+                retention=retention,
+                created_by=created_by,
+                trigger=trigger,
+                via=via,
+                request_key=request_key,
+                request_digest=request_digest,
+            )
+        )
+
+    @classmethod
+    def planned(
+        cls,
+        params: Any = None,
+        *,
+        start_at: datetime | Duration | None = None,
+        priority: int | None = None,
+        retention: Retention | None = None,
+        **others: Any,
+    ) -> NewInstance:
+        """What a new instance shall be, with the options of this workflow; nothing is stored. ``others``: fields of
+        ``NewInstance``. Raises ValueError, TypeError, CodecError, LimitExceeded, and what ``concurrency_key`` raises."""
         if cls.options.abstract:
             raise TypeError(f"{cls.__qualname__} is abstract: start one of its subclasses.")
         if retention is not None and not isinstance(retention, Retention):
@@ -144,24 +171,17 @@ class Workflow(Generic[Params, Output]):
         own = retention if retention is not None else cls.options.retention
         if retention is not None and cls.options.retention is not None:
             own = retention.merge(cls.options.retention)
-        return insert(
-            NewInstance(
-                workflow=cls.options.name,
-                previous_names=cls.options.previous_names,
-                params=params,
-                instance_id=instance_id,
-                start_at=_start(start_at),
-                priority=cls.options.priority if priority is None else priority,
-                retention=own,
-                max_duration=cls.options.max_duration,
-                code_version=cls.options.version,
-                concurrency_key=cls._limit_key(params),
-                created_by=created_by,
-                trigger=trigger,
-                via=via,
-                request_key=request_key,
-                request_digest=request_digest,
-            )
+        return NewInstance(
+            workflow=cls.options.name,
+            previous_names=cls.options.previous_names,
+            params=params,
+            start_at=_start(start_at),
+            priority=cls.options.priority if priority is None else priority,
+            retention=own,
+            max_duration=cls.options.max_duration,
+            code_version=cls.options.version,
+            concurrency_key=cls._limit_key(params),
+            **others,
         )
 
     @classmethod

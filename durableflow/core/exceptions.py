@@ -55,25 +55,34 @@ class EventTimeout(DurableflowError, TimeoutError):
 
 
 class WorkflowTimeout(DurableflowError, TimeoutError):
-    """The instance did not finish within `Meta.max_duration`.
+    """The instance did not finish within `Meta.max_duration`, or a child within the `timeout` of `run_workflow`.
 
-    It ends the instance and is not raised into `run`. `retry()` gives it the whole duration again.
+    The first ends the instance and is not raised into `run`; `retry()` gives it the whole duration again. The second is
+    raised by the parent's call, and the child is terminated.
     """
 
 
 class WorkflowFailed(DurableflowError):
     """`result()` was asked of an instance that ended without success, or a child that the parent waits for did.
 
-    `workflow` and `instance_id` name the instance; `error` is its stored error (`{"type", "message", "traceback",
-    "step"}`, empty for a terminated one).
+    `workflow` and `instance_id` name the instance; `status` is how it ended (`errored`, `terminated`, and `deleted` for a
+    child whose row is no more); `error` is its stored error (`{"type", "message", "traceback", "step"}`, empty where there
+    is none). In a parent `__cause__` is the child's error itself, as its own `run` raised it.
     """
 
     def __init__(
-        self, message: str = "", *, workflow: str = "", instance_id: str = "", error: Mapping[str, Any] | None = None
+        self,
+        message: str = "",
+        *,
+        workflow: str = "",
+        instance_id: str = "",
+        status: str = "",
+        error: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(message)
         self.workflow = workflow
         self.instance_id = instance_id
+        self.status = status
         self.error: dict[str, Any] = dict(error or {})
 
 

@@ -97,14 +97,23 @@ def _claims(using: str, rows: Sequence[tuple[Any, ...]], before: float) -> list[
 
 def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
-    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status) = row[10:17]
-    (token, lost_token, lost_owner, now) = row[17:]
+    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step) = row[10:18]
+    (token, lost_token, lost_owner, now) = row[18:]
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:
         raise RuntimeError(f"{workflow}/{instance_id} has no creation time.")
     label = f"{workflow}/{instance_id}"
     return Claim(
-        lease=Lease(using, pk, token, label, renewed=before, slot=key if holds_slot else ""),
+        lease=Lease(
+            using,
+            pk,
+            token,
+            label,
+            renewed=before,
+            slot=key if holds_slot else "",
+            parent_step=parent_step,
+            children=run_number > 1,
+        ),
         workflow=workflow,
         instance_id=instance_id,
         run_number=run_number,

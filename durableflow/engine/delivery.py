@@ -13,6 +13,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import inbox
+from durableflow.engine.orphans import end_orphans
 from durableflow.engine.sql import INSTANCE, SENT, any_of, is_postgres, run
 
 logger = logging.getLogger("durableflow.engine")
@@ -91,9 +92,10 @@ def _deliver_one_by_one(using: str, wanted: list[int]) -> bool:
 def _deliver_in_transaction(using: str, wanted: list[int]) -> bool:
     with write_transaction(using):
         locked = inbox.lock(using, wanted)
-        held_up = bool(locked) and inbox.hand_over(using, locked, BATCH, wake=True)[1]
+        count, held_up = inbox.hand_over(using, locked, BATCH, wake=True) if locked else (0, False)
         missing = set(wanted).difference(locked)
-        return bool(missing and _drop_orphans(using, missing)) or held_up
+        again = bool(missing and _drop_orphans(using, missing)) or held_up or count >= BATCH
+    return end_orphans(using, wanted) or again
 
 
 def _drop_orphans(using: str, missing: set[int]) -> bool:

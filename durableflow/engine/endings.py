@@ -17,9 +17,9 @@ from durableflow.engine.patience import patient
 from durableflow.engine.slots import frees_slot
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, PENDING, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import LeaseLost
-from durableflow.models import WorkflowInstance
+from durableflow.models import WorkflowInstance, family
 from durableflow.models.audit import record
-from durableflow.models.lifecycle import LET_GO_FIELDS, close
+from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
 
 # A rollback goes on as long as it takes, whatever max_duration has been (design 7).
 _SUSPENDED: Final = "CASE WHEN status = 'rolling_back' THEN status ELSE 'waiting' END"
@@ -75,14 +75,24 @@ def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> float | None:
 def complete(lease: Lease, output: str, *, leftovers: bool) -> None:
     """End the instance with its output. ``leftovers``: whether open waits or steps may be there to cancel. Where the thread
     claims next, this COMMIT does not wait for the disk (``engine.flushing``)."""
-    _finish(lease, Status.COMPLETE, output, None, "workflow_completed", leftovers, later=flushing.allowed())
+    _end(lease, Status.COMPLETE, output, None, "workflow_completed", leftovers, later=flushing.allowed())
 
 
 @patient
 @frees_slot
 def fail(lease: Lease, error: dict[str, Any], *, leftovers: bool) -> None:
     """End the instance with an error."""
-    _finish(lease, Status.ERRORED, None, codec.dumps(error, what="error"), "workflow_errored", leftovers)
+    _end(lease, Status.ERRORED, None, codec.dumps(error, what="error"), "workflow_errored", leftovers)
+
+
+def _end(lease: Lease, status: str, *args: Any, **kwargs: Any) -> None:
+    """End the instance; one that has a parent or may have children tells them in the same transaction (case CHD-04)."""
+    if lease.parent_step is None and not lease.children:
+        _finish(lease, status, *args, **kwargs)
+        return
+    with write_transaction(lease.using):
+        _finish(lease, status, *args, **kwargs)
+        family.ended(lease.using, lease.pk, lease.label, status, lease.parent_step)
 
 
 def _finish(
@@ -110,7 +120,7 @@ def _finish(
         if not rows:
             raise LeaseLost(lease.label)
         if leftovers:
-            close(_row(lease, rows[0][0]))
+            cancel_open(_row(lease, rows[0][0]))
         run(lease.using, _TELL_SQLITE, [lease.pk, rows[0][0], entry, shown, now])
 
 

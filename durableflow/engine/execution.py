@@ -10,13 +10,13 @@ from uuid import UUID
 
 from durableflow.authoring import calls
 from durableflow.authoring.context import derive
-from durableflow.authoring.group_calls import GatherCall, MapCall, PatchCall
+from durableflow.authoring.group_calls import ChildCall, ChildrenCall, GatherCall, MapCall, PatchCall, StartCall
 from durableflow.core import codec, failures
 from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError
-from durableflow.engine import endings, starvation
+from durableflow.engine import children, continuing, endings, starvation
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
 from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.gathering import gather, map_items
@@ -36,6 +36,9 @@ ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
     GatherCall: gather,
     MapCall: map_items,
     PatchCall: patched,
+    ChildCall: children.answer,
+    ChildrenCall: children.answer,
+    StartCall: children.answer,
 }
 
 
@@ -87,6 +90,10 @@ class Execution(Session):
         if isinstance(call, calls.SleepCall | calls.SleepUntilCall):
             return self._sleep(scope, identity, record, call)
         return self._now(identity, record)
+
+    def continue_as_new(self, params: Any) -> NoReturn:
+        """See ``Step.continue_as_new``."""
+        continuing.continue_as_new(self, params)
 
     def set_progress(self, value: Any) -> None:
         """See ``Step.set_progress``."""

@@ -13,7 +13,7 @@ from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
 from durableflow.core.outages import passes
-from durableflow.engine import branches, endings, rollback, rollback_writes, shutdown, starvation
+from durableflow.engine import branches, continuing, endings, rollback, rollback_writes, shutdown, starvation
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import hand_back, room, turn_away
@@ -31,6 +31,7 @@ from durableflow.engine.unwind import (
     GiveBack,
     LeaseLost,
     ProcessDied,
+    Renew,
     Suspend,
     Unwind,
     WriteFailed,
@@ -149,6 +150,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
         error = WorkflowTimeout(
             f"{claim.label} did not finish by {claim.deadline_at:%Y-%m-%d %H:%M:%S %Z} (max_duration)."
         )
+        claim.lease.children = not claim.first
         _fail(claim, interceptor, failures.describe(error), leftovers=True, undo=not claim.first)
         return
     records = [] if claim.first else load_journal(claim.lease, claim.run_number)
@@ -269,6 +271,8 @@ def _apply(execution: Session, outcome: Any) -> None:
         hand_back(execution.claim, uncharged=execution.claim.uncharged)
         if outcome.stop:
             raise KeyboardInterrupt
+    elif isinstance(outcome, Renew):
+        let_go(lease, lambda: continuing.renew(lease, execution.run_number, outcome))
     elif isinstance(outcome, Drop):
         raise LeaseLost(lease.label)
 

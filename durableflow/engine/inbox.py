@@ -12,6 +12,7 @@ from django.db import connections
 
 from durableflow.core import clock
 from durableflow.core.statuses import SentKind
+from durableflow.engine import outcomes
 from durableflow.engine.sql import (
     ASYNC_COMMIT,
     HISTORY,
@@ -29,7 +30,9 @@ from durableflow.engine.verdicts import HELD
 
 # For this transaction: to plan the delivering statement anew for each list of keys takes longer than to execute it.
 _GENERIC: Final = "set_config('plan_cache_mode', 'force_generic_plan', true)"
-TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided", SentKind.CHILD: "child_finished"}
+TYPES: Final = {SentKind.EVENT: "event_received", SentKind.DECISION: "decided"}
+# What people and programs send. Messages within a family do more than to wake somebody (``outcomes``, ``orphans``).
+_PLAIN: Final = f"kind IN ({', '.join(repr(kind.value) for kind in TYPES)})"
 
 
 def undelivered(using: str, row: str = "") -> str:
@@ -82,14 +85,14 @@ def deliver_at_once(using: str, most: int) -> AtOnce:
 @lru_cache(maxsize=8)
 def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
     # Without parameters its plan serves always: to plan it anew takes longer than to execute it.
-    free = "(e.sent_by_id IS NULL OR e.sent_by_id IN (SELECT pk FROM u))"  # see _free_senders
+    free = f"(e.{_PLAIN} AND (e.sent_by_id IS NULL OR e.sent_by_id IN (SELECT pk FROM u)))"  # see _free_senders
     return f"""
         WITH RECURSIVE {_found(condition.replace("s.", ""), "0")},
         w AS MATERIALIZED (SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}),
         own AS MATERIALIZED (
             SELECT i.id, i.run_number FROM {INSTANCE} AS i WHERE i.id IN (SELECT pk FROM w) ORDER BY i.id FOR NO KEY UPDATE SKIP LOCKED),
         e AS MATERIALIZED (
-            SELECT s.id, s.sent_by_id FROM {SENT} AS s WHERE s.instance_id IN (SELECT id FROM own) AND {condition}
+            SELECT s.id, s.sent_by_id, s.kind FROM {SENT} AS s WHERE s.instance_id IN (SELECT id FROM own) AND {condition}
             ORDER BY s.id LIMIT {most}),
         u AS MATERIALIZED (
             SELECT {key} AS pk FROM {users} WHERE {key} IN (SELECT sent_by_id FROM e) FOR KEY SHARE SKIP LOCKED),
@@ -122,21 +125,28 @@ def hand_over(using: str, locked: Sequence[int], most: int, *, wake: bool) -> tu
     """Deliver the oldest ``most`` events of instances that the caller has locked, each with its history row.
 
     ``wake``: also make the waiting instances due, and tell those that hold them. Returns how many were delivered, and
-    whether some were left because somebody holds their sender's row (see ``_free_senders``).
+    whether some were left because somebody holds their sender's row (see ``_free_senders``), or a child that is to follow.
     """
     chosen, held_up = _choose(using, locked, most)
-    if chosen:
-        _deliver(using, [event for event, _instance, _sender in chosen], sorted({row[1] for row in chosen}), wake)
-    return len(chosen), held_up
+    events = [row[0] for row in chosen if row[3] != SentKind.CHILD]
+    instances = {row[1] for row in chosen if row[3] != SentKind.CHILD}
+    told = events
+    if len(events) < len(chosen):
+        ends = outcomes.take_in(using, [row[0] for row in chosen if row[3] == SentKind.CHILD])
+        told, instances, held_up = events + ends.delivered, instances | ends.wake, held_up or ends.kept
+    if told:
+        _deliver(using, events, told, sorted(instances), wake)
+    return len(told), held_up
 
 
 def _choose(using: str, locked: Sequence[int], most: int) -> tuple[Rows, bool]:
-    """The events to deliver (key, instance, sender), and whether there are others whose sender's row is held."""
+    """The events to deliver (key, instance, sender, kind), and whether there are others whose sender's row is held."""
     among, params = any_of(using, "instance_id", locked)
     held: set[Any] = set()
     while True:
         others = f"AND (sent_by_id IS NULL OR sent_by_id NOT IN ({', '.join(['%s'] * len(held))}))" if held else ""
-        sql = f"SELECT id, instance_id, sent_by_id FROM {SENT} WHERE {among} AND {undelivered(using)} {others} ORDER BY id LIMIT {most}"
+        sql = f"""SELECT id, instance_id, sent_by_id, kind FROM {SENT}
+            WHERE {among} AND {undelivered(using)} AND kind <> '{SentKind.PARENT.value}' {others} ORDER BY id LIMIT {most}"""
         rows = run(using, sql, [*params, *held])
         senders = {row[2] for row in rows} - {None}
         held |= senders - _free_senders(using, senders)
@@ -160,14 +170,16 @@ def _free_senders(using: str, senders: set[Any]) -> set[Any]:
     return {pk for (pk,) in run(using, sql, list(senders))}
 
 
-def _deliver(using: str, events: list[int], instances: list[int], wake: bool) -> None:
+def _deliver(using: str, events: list[int], told: list[int], instances: list[int], wake: bool) -> None:
+    """``events``: those with a history entry of their own, of all that were ``told``."""
     now, at = now_of(using)
-    those, event_params = any_of(using, "s.id", events)
-    statements: list[tuple[str, list[Any]]] = [
-        (_history(now, SENT, INSTANCE, those, is_postgres(using)), [*at, *event_params]),
-        (_sent(INSTANCE, those, undelivered(using, "s.")), event_params),
-    ]
-    if wake:
+    statements: list[tuple[str, list[Any]]] = []
+    if events:
+        those, event_params = any_of(using, "s.id", events)
+        statements.append((_history(now, SENT, INSTANCE, those, is_postgres(using)), [*at, *event_params]))
+    those, event_params = any_of(using, "s.id", told)
+    statements.append((_sent(INSTANCE, those, undelivered(using, "s.")), event_params))
+    if wake and instances:
         owners, owner_params = any_of(using, "i.id", instances)
         sql = f"UPDATE {INSTANCE} AS i {_WAKE.format(now=now)} WHERE {owners} AND {_ASLEEP}"
         statements.append((sql, [*at, *owner_params]))

@@ -69,7 +69,8 @@ class Lease:
     """One claim. ``renewed``: ``elapsed()`` before the claim or the last renewal was sent, so never later than the
     database counted from; ``lost`` is set by the renewal when somebody else owns the instance, ``told`` when it has written
     that this process was asked to stop; ``slot``: the concurrency key whose slot the instance holds as long as the lease
-    lasts, '' for none."""
+    lasts, '' for none; ``parent_step``: the record by which another instance has started this one; ``children``: whether it
+    may have children of its own. Who has neither ends without a thought of a family."""
 
     using: str
     pk: int
@@ -79,6 +80,8 @@ class Lease:
     lost: bool = False
     told: bool = False
     slot: str = ""
+    parent_step: int | None = None
+    children: bool = False
 
     def require(self) -> None:
         """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance

@@ -100,6 +100,7 @@ class Session:
         self._steps = sum(record.identity.kind == StepKind.DO for record in records)
         self._bytes = sum(_size(record.output or "") for record in records)
         marked = any(record.status == STARTED for record in records)
+        self.lease.children |= any(record.identity.kind == StepKind.CHILD for record in records)
         self._charge = claim.lost_token is not None and not marked
         self._shaken = bool(claim.interruptions or claim.give_backs)
         self.secrets = StepSecrets()

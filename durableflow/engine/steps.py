@@ -16,7 +16,7 @@ from durableflow.engine.patience import patient
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import AlreadyFinished, LeaseLost
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     "instance_id, run_number, scope, kind, name, count, seq, execution, key_run, status, sensitive, config, output, error, attempts, "
     "attempts_before_retry, freed, wake_at, token, started, finished, rollback_status, rollback_attempts"
 )
@@ -114,7 +114,7 @@ def _postgres_sql(write: _Shape, now: str) -> str:
     finished = now if write.status in FINISHED else "NULL::timestamptz"
     return f"""
         WITH {TIMEOUT}, {LOCKED}, s AS (
-            INSERT INTO {STEP} ({_COLUMNS})
+            INSERT INTO {STEP} ({COLUMNS})
             SELECT f.id, f.run_number, %s, '{write.kind}', %s, %s::int, %s::int, %s::int, %s::int, '{write.status}', {write.sensitive},
                 %s, %s, {"%s" if write.failed else "NULL"}, %s::int, %s::int, {write.freed}, {wake}, f.lease_token, %s::timestamptz,
                 {finished}, '', 0
@@ -187,7 +187,7 @@ def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
         values = [lease.pk, *_values(lease, write), _stamp(wake), lease.token, _stamp(write.started)]
         values += [clock.sqlite_text(now) if record.status in FINISHED else None, "", 0]
         marks = ", ".join(["%s"] * len(values))
-        rows = run(lease.using, f"INSERT INTO {STEP} ({_COLUMNS}) VALUES ({marks}) {_UPSERT}", values)
+        rows = run(lease.using, f"INSERT INTO {STEP} ({COLUMNS}) VALUES ({marks}) {_UPSERT}", values)
         if not rows:
             return (None, None)
         for entry in write.entries:

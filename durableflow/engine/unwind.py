@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,18 @@ class Drop:
     where: str
 
 
-Outcome = Suspend | Block | Expire | GiveBack | Drop
+@dataclass(frozen=True)
+class Renew:
+    """The run is over, and the instance goes on with the next one (``continue_as_new``): its ``params`` as a text, and what
+    derives from them and from the workflow's options."""
+
+    params: str
+    concurrency_key: str
+    max_duration: timedelta | None
+    code_version: int
+
+
+Outcome = Suspend | Block | Expire | GiveBack | Drop | Renew
 
 
 class Unwind(BaseException):

@@ -10,7 +10,7 @@ from django.db.models import F
 from durableflow.core import clock, dispatch
 from durableflow.core.aio import async_twin
 from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus, Via
-from durableflow.models import undoing
+from durableflow.models import family, undoing
 from durableflow.models.audit import blocked_in_rollback, record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
 from durableflow.models.limits import release
@@ -116,7 +116,16 @@ def _shift(row: InstanceFields, paused: timedelta) -> None:
 
 
 def close(row: InstanceFields) -> None:
-    """Cancel what an ended instance leaves open: waits and steps (case LIF-03). The caller holds the row's lock."""
+    """Cancel what an ended instance leaves open (``cancel_open``), and tell its parent and its children (case CHD-04).
+
+    The caller holds the row's lock, and has set the status in which it ends.
+    """
+    cancel_open(row)
+    family.ended(str(row._state.db), row.pk, row.label, row.status, row.parent_step_id)
+
+
+def cancel_open(row: InstanceFields) -> None:
+    """Cancel the waits and steps that an instance leaves open (case LIF-03). The caller holds the row's lock."""
     undoing.cancel_waits(row)
     now = clock.expression(connections[row._state.db or "default"].vendor)
     row.steps.filter(run_number=row.run_number).exclude(status__in=sorted(STEP_FINISHED)).update(

@@ -10,19 +10,26 @@ from typing import Any
 from django.db import models
 
 from durableflow.core.transactions import write_transaction
-from durableflow.models import limits
+from durableflow.models import family, limits
 
 
 @contextmanager
 def removing(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
     """A transaction that has locked these instances (their limits first, then ascending keys) and gives back the slots that
-    they held. Yields their primary keys; the body deletes them."""
+    they held; their parents and children are told (case CHD-04). Yields their primary keys; the body deletes them."""
     using = rows.db
     with write_transaction(using):
         limits.lock_slots_of(rows)
         locked = list(
-            rows.order_by("pk").select_for_update().values_list("pk", "concurrency_key", "holds_slot")  # FOR UPDATE
+            rows.order_by("pk")
+            .select_for_update()  # FOR UPDATE
+            .values_list("pk", "concurrency_key", "holds_slot", "workflow", "instance_id", "parent_step_id")
         )
-        yield [pk for pk, _, _ in locked]
-        for key, count in sorted(Counter(key for _, key, holds_slot in locked if holds_slot).items()):
+        pks = [row[0] for row in locked]
+        for pk, _, _, workflow, instance_id, parent_step in locked:
+            if parent_step is not None:
+                family.tell_parent(using, pk, f"{workflow}/{instance_id}", family.DELETED, parent_step)
+        family.end_children(using, pks, "was deleted")
+        yield pks
+        for key, count in sorted(Counter(row[1] for row in locked if row[2]).items()):
             limits.free(using, rows.model._meta.db_table, key, count)

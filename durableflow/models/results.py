@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -62,7 +63,7 @@ class ResultVerbs(InstanceFields):
         self.refresh_from_db()
         if self.status == Status.COMPLETE:
             return self.output
-        raise _failure(self)
+        raise failed(self.workflow, self.instance_id, self.status, self.error)  # type: ignore[attr-defined]
 
 
 class _Waiting:
@@ -82,12 +83,13 @@ class _Waiting:
         return min(pause, left) if left > 0 else None
 
 
-def _failure(instance: Any) -> WorkflowFailed:
-    error = instance.error
+def failed(workflow: str, instance_id: str, status: str, error: Mapping[str, Any] | None) -> WorkflowFailed:
+    """The error for an instance that ended without success. ``error``: its stored error as everybody may see it."""
     why = f"{error['type']}: {error['message']}" if error else "no error is recorded"
     return WorkflowFailed(
-        f"{instance.label} is {instance.status}: {why}",
-        workflow=instance.workflow,
-        instance_id=instance.instance_id,
+        f"{workflow}/{instance_id} is {status}: {why}",
+        workflow=workflow,
+        instance_id=instance_id,
+        status=status,
         error=error,
     )

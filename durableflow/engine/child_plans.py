@@ -1,0 +1,57 @@
+"""What a call says of the child that it starts, and what becomes of a call that cannot start one (design 7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
+
+from durableflow.authoring.context import derive
+from durableflow.core import codec, failures
+from durableflow.engine.child_rows import Stored
+from durableflow.engine.journal import FAILED, FINISHED, PENDING, Record
+from durableflow.engine.steps import Entry
+from durableflow.models.child_creation import Plan, plan
+
+if TYPE_CHECKING:
+    from durableflow.engine.session import Session
+
+
+def planned(
+    session: Session,
+    record: Record,
+    workflow: Any,
+    params: Any,
+    instance_id: str | None = None,
+    *,
+    position: int = 0,
+    attempts: int = 0,
+) -> Plan:
+    """What the child shall be; ``position``: of those that ``record`` joins; ``attempts``: how often it was started before.
+
+    Its id and its seed derive from the call, so that a crash or a replay comes to the same child (case CHD-03), and one that is
+    started anew after ``retry()`` to the same idempotency keys. Raises what is wrong with it.
+    """
+    call = (session.claim.seed, record.key_run, *record.identity)
+    own = instance_id
+    if own is None:
+        own = derive("child", *call).hex()[:32]
+        own += (f"-{position}" if position else "") + (f"-r{attempts}" if attempts else "")
+    child = plan(workflow.planned(params, instance_id=own))
+    child.row.seed = UUID(bytes=derive("child seed", *call, position)[:16], version=4)
+    return child
+
+
+def refuse(session: Session, record: Record, error: Exception) -> NoReturn:
+    """The child cannot be started. That is an outcome like any other: one that ``run`` has caught stays caught (CHD-02)."""
+    described = session.describe(error, record.identity, False)
+    record.status, record.error, record.wake_at = FAILED, codec.dumps(described), None
+    session.write(record, Entry("step_errored", {"error": failures.public(described)}))
+    raise session.failure(record) from None
+
+
+def adopt(record: Record, found: Stored | None) -> None:
+    """Take over into memory what is stored."""
+    if found is None or found.status not in (*FINISHED, PENDING):
+        return
+    record.status, record.output, record.error, record.wake_at = found.status, found.output, found.error, found.wake_at
+    record.attempts, record.attempts_before_retry = found.attempts, found.attempts_before_retry

@@ -1,0 +1,72 @@
+"""Parents and children that tests and their child processes run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from durableflow import NonRetryableError, Step, Workflow, WorkflowEvent
+from durableflow.engine.delivery import deliver
+from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
+
+S = WorkflowInstance.Status
+
+
+class Declined(NonRetryableError):
+    """What a child raises."""
+
+    def __init__(self, message: str = "", *, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Child(Workflow[dict[str, Any], Any]):
+    """Does what its params say: ``{"raise": ...}``, ``{"wait": ...}``, or return them."""
+
+    class Meta:
+        name = "chd-child"
+
+    def run(self, event: WorkflowEvent[dict[str, Any]], step: Step) -> Any:
+        if "raise" in event.params:
+            step.do("fail", fail, event.params["raise"], retries=0)
+        if "wait" in event.params:
+            return step.wait_for_event("go", type="go", timeout=None).payload
+        return step.do("work", work, event.params.get("n"))
+
+
+def work(n: Any) -> Any:
+    return n
+
+
+def fail(message: str) -> None:
+    raise Declined(message, code=7)
+
+
+def child_of(parent: WorkflowInstance) -> WorkflowInstance:
+    """The only child of ``parent``."""
+    return WorkflowInstance.objects.get(parent_step__instance=parent)
+
+
+def children_of(parent: WorkflowInstance) -> list[WorkflowInstance]:
+    """All children of ``parent``, in the order in which they were made."""
+    return list(WorkflowInstance.objects.filter(parent_step__instance=parent).order_by("id"))
+
+
+def fresh(row: WorkflowInstance) -> WorkflowInstance:
+    """The row as it is stored now."""
+    return WorkflowInstance.objects.get(pk=row.pk)
+
+
+def settle(using: str = "default") -> None:
+    """Deliver all that was sent."""
+    while deliver(using):
+        pass
+
+
+def history(row: WorkflowInstance, *types: str) -> list[tuple[str, Any]]:
+    """Type and data of the entries of these types (all, if none is named)."""
+    entries = HistoryEntry.objects.filter(instance=row).order_by("id")
+    return [(entry.type, entry.data) for entry in entries if not types or entry.type in types]
+
+
+def record_of(row: WorkflowInstance, name: str, scope: str = "") -> StepRecord:
+    return StepRecord.objects.get(instance=row, name=name, scope=scope, run_number=fresh(row).run_number)
