@@ -19,9 +19,8 @@ from django.utils.translation import ngettext
 from durableflow.admin.base import ReadOnlyAdminMixin
 from durableflow.admin.verbs import VERBS, ReasonForm, Verb, plan
 from durableflow.core.exceptions import InvalidTransition
-from durableflow.core.statuses import allowed
 from durableflow.models import WorkflowInstance
-from durableflow.models.permissions import OPERATE, holds
+from durableflow.models.permissions import OPERATE, holds, possible
 
 MOST_AT_ONCE: Final = 500  # below DATA_UPLOAD_MAX_NUMBER_FIELDS, which the confirmation must pass
 MOST_LISTED: Final = 100
@@ -60,24 +59,25 @@ class VerbsMixin(ReadOnlyAdminMixin):
         instance = self.visible(request, object_id)
         if not self.has_operate_permission(request, instance):
             raise PermissionDenied
-        form = ReasonForm(request.POST if request.method == "POST" else None)
-        if not allowed(verb.name, instance.status):
+        form = verb.form(request.POST if request.method == "POST" else None)
+        if not possible(verb.name, instance):
             return self._verb_page(request, instance, verb, form, problem=verb.fits, status=409)
         if request.method != "POST":
             return self._verb_page(request, instance, verb, form)
         if not form.is_valid():
             return self._verb_page(request, instance, verb, form, status=400)
         try:
-            self.apply_verb(request, instance, verb, form.cleaned_data["reason"])
+            self.apply_verb(request, instance, verb, form.cleaned_data)
         except InvalidTransition:  # it changed since the page was shown
             instance.refresh_from_db()
             return self._verb_page(request, instance, verb, form, problem=verb.fits, status=409)
         self.message_user(request, verb.done, messages.SUCCESS)
         return HttpResponseRedirect(self.url("change", instance.pk))
 
-    def apply_verb(self, request: HttpRequest, instance: WorkflowInstance, verb: Verb, reason: str) -> None:
-        """Do it as the request's user, and leave a trace in Django's log beside the instance's own history."""
-        verb.apply(instance, by=request.user, reason=reason)
+    def apply_verb(self, request: HttpRequest, instance: WorkflowInstance, verb: Verb, said: dict[str, Any]) -> None:
+        """Do what the form says as the request's user, and leave a trace in Django's log beside the instance's own history."""
+        verb.apply(instance, by=request.user, **said)
+        reason = said["reason"]
         what = _("%(verb)s. Reason: %(reason)s") if reason else _("%(verb)s.")
         self.log_change(request, instance, what % {"verb": verb.label, "reason": reason})
 
@@ -137,12 +137,12 @@ class VerbsMixin(ReadOnlyAdminMixin):
             self.message_user(request, text % {"n": f"{MOST_AT_ONCE:,}"}, messages.ERROR)
             return None
         confirmed = "confirmed" in request.POST
-        form = ReasonForm(request.POST if confirmed else None)
+        form = verb.form(request.POST if confirmed else None)
         if not confirmed or not form.is_valid():
             return self._bulk_page(request, rows, verb, form)
         done, skipped = 0, Counter[str]()
         for row in rows:
-            why = self._one_of_many(request, row, verb, form.cleaned_data["reason"])
+            why = self._one_of_many(request, row, verb, form.cleaned_data)
             if why:
                 skipped[why] += 1
             else:
@@ -150,10 +150,10 @@ class VerbsMixin(ReadOnlyAdminMixin):
         self._report(request, verb, done, skipped)
         return None
 
-    def _one_of_many(self, request: HttpRequest, row: WorkflowInstance, verb: Verb, reason: str) -> str:
+    def _one_of_many(self, request: HttpRequest, row: WorkflowInstance, verb: Verb, said: dict[str, Any]) -> str:
         """Do one row; why it was left out, or ''."""
         try:
-            self.apply_verb(request, row, verb, reason)
+            self.apply_verb(request, row, verb, said)
         except PermissionDenied:
             return _("not permitted")
         except InvalidTransition as error:
@@ -171,7 +171,11 @@ class VerbsMixin(ReadOnlyAdminMixin):
         self.message_user(request, text, level if done else messages.ERROR)
 
     def _bulk_page(self, request: HttpRequest, rows: list[Any], verb: Verb, form: ReasonForm) -> HttpResponse:
-        fitting = [row for row in rows if allowed(verb.name, row.status) and self.has_operate_permission(request, row)]
+        undone = WorkflowInstance.objects.filter(pk__in=[row.pk for row in rows], rollback__isnull=False)
+        outcomes = dict(undone.values_list("pk", "rollback"))
+        for row in rows:  # lists leave it out; asked row by row it would be a query each
+            row.rollback = outcomes.get(row.pk)
+        fitting = [row for row in rows if possible(verb.name, row) and self.has_operate_permission(request, row)]
         others = [row for row in rows if row not in fitting]
         title = ngettext("%(verb)s %(n)d instance", "%(verb)s %(n)d instances", len(fitting))
         context = self.page_context(

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from durableflow.admin.badges import badge
 from durableflow.admin.raw import value_html, with_start
 from durableflow.admin.verbs import VERBS, Verb
-from durableflow.core.statuses import SentKind, StepKind, StepStatus
+from durableflow.core.statuses import RollbackStatus, SentKind, StepKind, StepStatus
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.pages.values import json_html
 from durableflow.timeline import (
@@ -44,6 +44,8 @@ class StepRow:
         self.output_html = output_html
         self.badge = badge(view.status, _word(StepStatus, view.status))
         self.kind = _word(StepKind, view.kind)
+        undo = view.rollback
+        self.rollback = "" if undo is None else badge(undo.status, _word(RollbackStatus, undo.status))
 
 
 def _word(choices: type[TextChoices], value: str) -> str:

@@ -22,6 +22,30 @@ MOST_NAMED: Final = 10
 WAITS: Final = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
 
 
+class ReasonForm(forms.Form):
+    """Why somebody does it; kept in the history."""
+
+    reason = forms.CharField(
+        label=_("Reason"),
+        required=False,
+        max_length=1_000,
+        widget=forms.Textarea(attrs={"rows": 3}),
+        help_text=_("Optional. Kept in the history of the instance."),
+    )
+
+
+class TerminateForm(ReasonForm):
+    """Also whether to undo first."""
+
+    rollback = forms.BooleanField(
+        label=_("First undo what it did"),
+        required=False,
+        help_text=_(
+            "Runs the rollback handlers of the steps that have started, the latest first. Steps without one keep their effect."
+        ),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verb:
     """One verb as staff see it. ``name`` is the method of the row."""
@@ -34,11 +58,12 @@ class Verb:
     done: Text
     danger: bool = False
     fits: Text = ""
+    form: type[ReasonForm] = ReasonForm
 
-    def apply(self, instance: WorkflowInstance, *, by: Any, reason: str) -> None:
-        """Do it. Raises PermissionDenied, InvalidTransition, DoesNotExist."""
+    def apply(self, instance: WorkflowInstance, *, by: Any, **options: Any) -> None:
+        """Do it; ``options``: what the form says. Raises PermissionDenied, InvalidTransition, DoesNotExist."""
         method: Callable[..., None] = getattr(instance, self.name)
-        method(by=by, reason=reason, via="admin")
+        method(by=by, via="admin", **options)
 
 
 VERBS: Final[dict[str, Verb]] = {
@@ -53,7 +78,9 @@ VERBS: Final[dict[str, Verb]] = {
                 "The step that failed runs again with a fresh number of retries. All finished steps keep their results."
             ),
             done=_("The failed step runs again."),
-            fits=_("Only a failed instance can be retried."),
+            fits=_(
+                "Only a failed instance can be retried; one that was rolled back only if something could not be undone."
+            ),
         ),
         Verb(
             name="resume",
@@ -75,21 +102,10 @@ VERBS: Final[dict[str, Verb]] = {
             done=_("The instance was terminated."),
             danger=True,
             fits=_("It has already ended, or is rolling back."),
+            form=TerminateForm,
         ),
     )
 }
-
-
-class ReasonForm(forms.Form):
-    """Why somebody does it; kept in the history."""
-
-    reason = forms.CharField(
-        label=_("Reason"),
-        required=False,
-        max_length=1_000,
-        widget=forms.Textarea(attrs={"rows": 3}),
-        help_text=_("Optional. Kept in the history of the instance."),
-    )
 
 
 @dataclass
@@ -118,6 +134,9 @@ def plan(verb: Verb, instance: WorkflowInstance) -> Plan:
         kept.append(_("History, results so far and decisions stay readable."))
         return Plan(kept, _ended(instance, steps))
     kept.append(_("Idempotency keys stay the same, so that outside systems recognise a repeated call."))
+    if verb.name == "retry" and isinstance(instance.rollback, dict):
+        kept.append(_("What is undone stays undone; no step runs forward again."))
+        return Plan(kept, [_("Rollback handlers run again: %(steps)s") % {"steps": named(instance.rollback["failed"])}])
     again = failed_steps(instance) if verb.name == "retry" else []
     if again:
         return Plan(kept, [_("Runs again: %(steps)s") % {"steps": named(again)}])

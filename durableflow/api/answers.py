@@ -15,7 +15,7 @@ from rest_framework import serializers
 
 from durableflow.api.bodies import AnyField, PriorityField
 from durableflow.core.redact import shown
-from durableflow.core.statuses import PendingStatus, Status, StepStatus, Trigger, Via
+from durableflow.core.statuses import PendingStatus, RollbackStatus, Status, StepStatus, Trigger, Via
 
 
 class Moment(serializers.DateTimeField):
@@ -135,6 +135,13 @@ class WaitAnswer(Answer):
     deadline = Moment(allow_null=True)
 
 
+class RollbackAnswer(Answer):
+    """What came of an instance's rollback. ``failed``: labels of the steps that could not be undone."""
+
+    outcome = one_of(["complete", "failed"])
+    failed = serializers.ListField(child=serializers.CharField())
+
+
 class InstanceAnswer(InstanceRow):
     """An instance. The view gives ``reason``, ``waiting_for``, ``masked_error`` and ``actions`` through the context."""
 
@@ -144,6 +151,7 @@ class InstanceAnswer(InstanceRow):
     params = Shown()
     output = Shown()
     progress = Shown()
+    rollback = serializers.SerializerMethodField()
     reason = serializers.SerializerMethodField()
     error = serializers.SerializerMethodField()
     waiting_for = serializers.SerializerMethodField()
@@ -163,6 +171,11 @@ class InstanceAnswer(InstanceRow):
     def get_error(self, row: Any) -> Any:
         """What ended it."""
         return shown(self.context["error"])
+
+    @extend_schema_field(RollbackAnswer(allow_null=True))
+    def get_rollback(self, row: Any) -> Any:
+        """What came of its rollback; null if there was none, or while it goes on."""
+        return shown(row.rollback)
 
     @extend_schema_field(WaitAnswer(many=True))
     def get_waiting_for(self, row: Any) -> Any:
@@ -211,6 +224,15 @@ class StepWaitAnswer(Answer):
     decided_at = Moment(allow_null=True)
 
 
+class StepRollbackAnswer(Answer):
+    """How far a step's rollback handler is."""
+
+    status = one_of(RollbackStatus.values)
+    attempts = serializers.IntegerField()
+    error = StoredError(allow_null=True)
+    next_attempt_at = Moment(allow_null=True)
+
+
 class StepAnswer(Answer):
     """One durable call. ``attempts``: how many tries were begun; ``tries``: what is known of each."""
 
@@ -232,6 +254,7 @@ class StepAnswer(Answer):
     next_attempt_at = Moment(allow_null=True)
     wake_at = Moment(allow_null=True)
     wait = StepWaitAnswer(allow_null=True)
+    rollback = StepRollbackAnswer(allow_null=True)
     output_url = serializers.SerializerMethodField()
 
     @extend_schema_field(OpenApiTypes.URI)

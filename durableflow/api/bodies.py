@@ -152,6 +152,12 @@ class ReasonBody(Body):
     )
 
 
+class TerminateBody(ReasonBody):
+    """How an instance is ended."""
+
+    rollback = TrueOrFalse(required=False, default=False, help_text="First undo what it did, as its handlers say.")
+
+
 class EventBody(Body):
     """Sends an event."""
 

@@ -10,21 +10,22 @@ from rest_framework.response import Response
 from durableflow import timeline
 from durableflow.api.answers import SentAnswer, StartedAnswer
 from durableflow.api.base import ApiView
-from durableflow.api.bodies import EventBody, ReasonBody
+from durableflow.api.bodies import EventBody, ReasonBody, TerminateBody
 from durableflow.api.docs import IDEMPOTENCY_KEY, documented, responses
 from durableflow.core.statuses import Via
 
 
 class VerbView(ApiView):
-    """A verb without arguments of its own."""
+    """A verb. ``body_class``: what its request may say; the verb takes the same."""
 
     verb: ClassVar[str]
+    body_class: ClassVar[type[ReasonBody]] = ReasonBody
 
     def apply(self, workflow: str, instance_id: str) -> Response:
-        """Apply it as the request's user."""
-        reason = self.body(ReasonBody)["reason"]
+        """Apply it as the request's user, with what the body says."""
+        options = self.body(self.body_class)
         row = self.instance(workflow, instance_id)
-        getattr(row, self.verb)(by=self.request.user, reason=reason, via=Via.API)
+        getattr(row, self.verb)(by=self.request.user, via=Via.API, **options)
         answer: dict[str, Any] = {name: getattr(row, name) for name in ("workflow", "instance_id", "status")}
         answer["url"] = self.url("instance", row.workflow, row.instance_id)
         return Response(StartedAnswer(answer).data)
@@ -66,15 +67,16 @@ class TerminateView(VerbView):
     """End an instance."""
 
     verb = "terminate"
+    body_class = TerminateBody
 
     @documented(
         operation_id="terminate_instance",
         tags=["instances"],
-        request=ReasonBody,
+        request=TerminateBody,
         responses=responses(200, StartedAnswer, 400, 404, 409),
     )
     def post(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """Now and for good; its open waits are cancelled."""
+        """Now and for good; its open waits are cancelled. With ``rollback`` what it did is undone first."""
         return self.apply(workflow, instance_id)
 
 

@@ -9,7 +9,7 @@ from durableflow.timeline.advice import advice
 from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
 from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.reasons import reason
-from durableflow.timeline.steps import AttemptView, StepView, output_of, steps
+from durableflow.timeline.steps import AttemptView, RollbackView, StepView, output_of, steps
 from durableflow.timeline.waits import WaitView, open_waits, waited_types, waiting_for
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "AttemptView",
     "HistoryPage",
     "HistoryView",
+    "RollbackView",
     "StepView",
     "Veil",
     "WaitView",

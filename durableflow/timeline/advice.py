@@ -19,11 +19,22 @@ def advice(instance: WorkflowInstance, error: dict[str, Any] | None = None) -> s
         return _(
             "Nothing is lost or undone: it stands still. Once the cause is repaired, Resume lets it go on where it stopped."
         )
+    if instance.status in (Status.ERRORED, Status.TERMINATED) and instance.rollback:
+        return _rolled_back(instance.rollback)
     if instance.status == Status.ERRORED and error is not None:
         package, _dot, name = str(error.get("type", "")).rpartition(".")
         return _after(name) if package.partition(".")[0] == "durableflow" else ""
-    if instance.hold and instance.status in (Status.QUEUED, Status.WAITING):
+    if instance.hold and instance.status in (Status.QUEUED, Status.WAITING, Status.ROLLING_BACK):
         return _held(instance.hold)
+    return ""
+
+
+def _rolled_back(rollback: Any) -> str:
+    if isinstance(rollback, dict) and rollback.get("failed"):
+        return _(
+            "Some of what it had done could not be undone: the steps say why. Retry runs only those rollback handlers again; what "
+            "is undone stays so."
+        )
     return ""
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from durableflow.core import clock
-from durableflow.core.statuses import Status, StepKind, StepStatus
+from durableflow.core.statuses import RollbackStatus, Status, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
 from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.waits import open_waits
+
+MOST_NAMED: Final = 10
 
 
 def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = None, veil: Veil | None = None) -> str:
@@ -31,14 +33,16 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
         return _waiting(instance, open_waits(instance) if waits is None else waits)
     if instance.status == Status.PAUSED and instance.blocked:
         return _("Blocked, a person is needed: %s") % (veil or Veil.over(instance)).text(instance.blocked)
+    if instance.status == Status.ROLLING_BACK:
+        return _rolling_back(instance)
     if instance.status == Status.ERRORED:
-        return _failed(error_of(instance, veil))
+        return " ".join((_failed(error_of(instance, veil)), _undone(instance))).rstrip()
+    if instance.status == Status.TERMINATED:
+        return " ".join((_("Terminated."), _undone(instance))).rstrip()
     return {
         Status.WAITING_FOR_PAUSE: _("Pauses as soon as the step that runs has ended."),
         Status.PAUSED: _("Paused."),
-        Status.ROLLING_BACK: _("What was done is being undone."),
         Status.COMPLETE: _("Complete."),
-        Status.TERMINATED: _("Terminated."),
     }[Status(instance.status)]
 
 
@@ -84,6 +88,33 @@ def _wait(wait: dict[str, Any]) -> str:
     if wait["deadline"]:
         return _("Waits for an event of type %(types)s in %(step)s until %(time)s.") % values
     return _("Waits for an event of type %(types)s in %(step)s.") % values
+
+
+def _rolling_back(instance: WorkflowInstance) -> str:
+    """What is being undone, the last step first."""
+    rows = instance.steps.filter(
+        run_number=instance.run_number, rollback_status__in=(RollbackStatus.PENDING, RollbackStatus.STARTED)
+    ).order_by("-seq")
+    step: Any = rows.values(
+        "scope", "name", "count", "rollback_status", "rollback_attempts", "rollback_wake_at"
+    ).first()
+    if step is None:
+        return _("What was done has been undone; it ends now.")
+    values = {"step": _label(step), "number": step["rollback_attempts"] + 1}
+    if step["rollback_wake_at"] is not None:
+        values["time"] = _time(step["rollback_wake_at"])
+        return _("What was done is being undone. Attempt %(number)s to undo %(step)s is due at %(time)s.") % values
+    return _("What was done is being undone, next: %(step)s.") % values
+
+
+def _undone(instance: WorkflowInstance) -> str:
+    """What came of the rollback; '' if there was none."""
+    rollback = instance.rollback
+    if not isinstance(rollback, dict):
+        return ""
+    if rollback["failed"]:
+        return _("Not undone: %s.") % ", ".join(rollback["failed"][:MOST_NAMED])
+    return _("What it had done is undone.")
 
 
 def _failed(error: dict[str, Any] | None) -> str:

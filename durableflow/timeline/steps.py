@@ -38,13 +38,27 @@ class AttemptView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RollbackView:
+    """How far a step's rollback handler is (design 7).
+
+    ``status``: pending, started, complete or failed. ``attempts``: how many of its tries were begun. ``next_attempt_at``: when
+    one that failed runs again.
+    """
+
+    status: str
+    attempts: int
+    error: dict[str, Any] | None
+    next_attempt_at: datetime | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class StepView:
     """One durable call of the present run.
 
     ``attempts``: how many tries were begun; ``tries``: each of them, as far as the history tells. ``next_attempt_at``:
     when a failed body runs again. ``wake_at``: when a sleep or wait ends by itself. ``wait``: what the call waits for.
     ``output``: plain and masked; None as well where it was not asked for. ``duration``: from start to end, None while
-    it is open.
+    it is open. ``rollback``: how far its rollback handler is, None where it has none to run.
     """
 
     id: int
@@ -67,6 +81,7 @@ class StepView:
     wake_at: datetime | None
     wait: WaitView | None
     output: Any
+    rollback: RollbackView | None
 
 
 def steps(
@@ -114,6 +129,19 @@ def _view(step: StepRecord, veil: Veil, tries: list[AttemptView], wait: WaitView
         wake_at=None if retries else step.wake_at,
         wait=wait,
         output=output_of(step) if outputs else None,
+        rollback=_rollback(step, veil),
+    )
+
+
+def _rollback(step: StepRecord, veil: Veil) -> RollbackView | None:
+    if not step.rollback_status:
+        return None
+    error = step.rollback_error
+    return RollbackView(
+        status=step.rollback_status,
+        attempts=step.rollback_attempts,
+        error=veil.error(error, step=step.label) if isinstance(error, dict) else None,
+        next_attempt_at=step.rollback_wake_at,
     )
 
 

@@ -78,3 +78,47 @@ def test_termination_closes_the_waits(client_of, order, wait_of) -> None:
 def test_verbs_that_do_not_exist(verb, client_of, order) -> None:
     order()
     assert client_of("superuser").post(f"{URL}{verb}/").status_code == 404
+
+
+def test_terminate_with_rollback(client_of, order) -> None:
+    """LIF-17: with the flag what was done is undone first; on other verbs the flag is no known field."""
+    row = order(status="waiting")
+    row.steps.create(
+        run_number=1,
+        kind="do",
+        name="flight",
+        seq=1,
+        execution=1,
+        status="complete",
+        attempts=1,
+        config={"rollback": True},
+    )
+    client = client_of("operator")
+    for verb in ("retry", "resume"):
+        response = client.post(f"{URL}{verb}/", {"rollback": True})
+        assert response.status_code == 400 and "rollback" in response.json()["fields"]
+    assert client.post(f"{URL}terminate/", {"rollback": "yes"}).status_code == 400
+    response = client.post(f"{URL}terminate/", {"rollback": True, "reason": "called off"})
+    assert (response.status_code, response.json()["status"]) == (200, "rolling_back")
+    shown = client.get(URL).json()
+    assert (shown["status"], shown["rollback"], shown["available_actions"]) == ("rolling_back", None, [])
+    (step,) = client.get(f"{URL}steps/").json()["results"]
+    assert step["rollback"] == {"status": "pending", "attempts": 0, "error": None, "next_attempt_at": None}
+    history = client.get(f"{URL}history/?types=rollback_started").json()["results"]
+    assert [(entry["type"], entry["reason"]) for entry in history] == [("rollback_started", "called off")]
+    assert client.post(f"{URL}terminate/").status_code == 409
+
+
+def test_what_came_of_a_rollback(client_of, order) -> None:
+    """LIF-16: what could not be undone is named, and ``retry`` is offered only then."""
+    failed = {"outcome": "failed", "failed": ["flight-1"]}
+    row = order(status="errored", finished=timezone.now(), rollback=failed)
+    client = client_of("operator")
+    shown = client.get(URL).json()
+    assert (shown["rollback"], shown["available_actions"]) == (failed, ["retry"]) and "flight-1" in shown["reason"]
+    WorkflowInstance.objects.filter(pk=row.pk).update(rollback={"outcome": "complete", "failed": []})
+    shown = client.get(URL).json()
+    assert (shown["rollback"], shown["available_actions"]) == ({"outcome": "complete", "failed": []}, [])
+    response = client.post(f"{URL}retry/")
+    assert (response.status_code, response.json()["code"]) == (409, "invalid_transition")
+    assert "has been undone" in response.json()["detail"]

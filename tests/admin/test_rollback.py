@@ -1,0 +1,122 @@
+"""Rollback as staff see it: asked for with terminate, told on the instance's page, retried (LIF-16, LIF-17)."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.urls import reverse
+from django.utils import timezone
+
+from durableflow.models import WorkflowInstance
+from tests.admin.rows import S, make_instance, make_step
+from tests.admin.test_verbs import LIST, messages_of, text_of, verb_url
+
+pytestmark = pytest.mark.django_db
+HANDLED: dict[str, Any] = {"config": {"rollback": True}}
+
+
+def undone(**fields: Any) -> WorkflowInstance:
+    """An instance whose rollback could not undo its second step."""
+    values = {
+        "status": S.ERRORED,
+        "finished": timezone.now(),
+        "error_data": {"type": "OSError", "message": "no money", "traceback": "", "step": "pay-1"},
+        "rollback": {"outcome": "failed", "failed": ["hotel-1"]},
+    }
+    instance = make_instance(**{**values, **fields})
+    make_step(instance, "flight", rollback_status="complete", rollback_attempts=1, **HANDLED)
+    error = {"type": "OSError", "message": "hotel is closed", "traceback": "", "step": "hotel-1"}
+    make_step(instance, "hotel", rollback_status="failed", rollback_attempts=3, rollback_error=error, **HANDLED)
+    return instance
+
+
+def page_of(client: Any, instance: WorkflowInstance) -> str:
+    return text_of(client.get(reverse("admin:durableflow_workflowinstance_change", args=[instance.pk])))
+
+
+def test_terminate_asks_whether_to_undo(login, operator) -> None:
+    instance = make_instance()
+    make_step(instance, "flight", **HANDLED)
+    client, address = login(operator), verb_url("terminate", instance)
+    assert "First undo what it did" in text_of(client.get(address))
+    client.post(address, {"reason": "called off", "rollback": "on"})
+    instance.refresh_from_db()
+    assert (instance.status, instance.error) == (S.ROLLING_BACK, None)
+    entry = instance.history.get(type="rollback_started")
+    assert (entry.actor, entry.via, entry.reason) == (operator, "admin", "called off")
+    page = page_of(client, instance)
+    assert "Rolling back" in page and "being undone, next: flight-1" in page
+    assert client.get(address).status_code == 409, "it ends by itself"
+
+
+def test_terminate_without_the_mark_undoes_nothing(login, operator) -> None:
+    """LIF-17: undo must be asked for."""
+    instance = make_instance()
+    make_step(instance, "flight", **HANDLED)
+    login(operator).post(verb_url("terminate", instance), {})
+    instance.refresh_from_db()
+    assert (instance.status, instance.rollback) == (S.TERMINATED, None)
+    assert instance.steps.get().rollback_status == ""
+
+
+def test_many_are_terminated_with_rollback(login, operator) -> None:
+    rows = [make_instance(), make_instance()]
+    make_step(rows[0], "flight", **HANDLED)
+    client = login(operator)
+    data = {"action": "terminate_selected", "_selected_action": [row.pk for row in rows]}
+    assert "First undo what it did" in text_of(client.post(LIST, data))
+    client.post(LIST, {**data, "confirmed": "1", "rollback": "on"})
+    for row in rows:
+        row.refresh_from_db()
+    assert [row.status for row in rows] == [S.ROLLING_BACK, S.TERMINATED], "the second has nothing to undo"
+
+
+def test_the_page_tells_what_was_not_undone(login, operator) -> None:
+    """LIF-16: visible, and retryable by an operator."""
+    instance = undone()
+    page = page_of(login(operator), instance)
+    for part in (
+        "no money",
+        "Not undone: hotel-1.",
+        "Retry runs only those",
+        "hotel is closed",
+        "Rollback, 3 attempts:",
+    ):
+        assert part in page
+    assert verb_url("retry", instance) in page
+
+
+def test_the_page_tells_of_a_retry_delay(login, operator) -> None:
+    instance = make_instance(status=S.ROLLING_BACK)
+    due = timezone.now() + timedelta(hours=1)
+    make_step(instance, "flight", rollback_status="pending", rollback_attempts=2, rollback_wake_at=due, **HANDLED)
+    page = page_of(login(operator), instance)
+    assert "Attempt 3 to undo flight-1 is due at" in page and "next attempt" in page
+
+
+@pytest.mark.parametrize("status", [S.ERRORED, S.TERMINATED])
+def test_retry_runs_failed_handlers(login, operator, status) -> None:
+    instance = undone(status=status)
+    client, address = login(operator), verb_url("retry", instance)
+    assert "Rollback handlers run again: hotel-1" in text_of(client.get(address))
+    client.post(address, {})
+    instance.refresh_from_db()
+    assert (instance.status, instance.rollback) == (S.ROLLING_BACK, None)
+    assert [step.rollback_status for step in instance.steps.order_by("seq")] == ["complete", "pending"]
+
+
+def test_what_is_undone_is_not_retried(login, operator) -> None:
+    """No button that does nothing, on the page and for many."""
+    instance = undone(rollback={"outcome": "complete", "failed": []})
+    client, address = login(operator), verb_url("retry", instance)
+    page = page_of(client, instance)
+    assert address not in page and "What it had done is undone." in page
+    assert client.get(address).status_code == client.post(address, {}).status_code == 409
+    other = undone()
+    data = {"action": "retry_selected", "_selected_action": [instance.pk, other.pk]}
+    page = text_of(client.post(LIST, data))
+    assert page.index(other.label) < page.index("Left out") < page.index(instance.label)
+    response = client.post(LIST, {**data, "confirmed": "1"}, follow=True)
+    assert messages_of(response) == ["Retry: 1 done, 1 skipped (status Failed: 1)"]
