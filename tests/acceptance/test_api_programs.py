@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
-from shop.workflows import Agent, Checkout, NightlyExport, Settlement, Trip
+from shop.workflows import Agent, Book, Checkout, NightlyExport, Settlement, Trip
 
 S = WorkflowInstance.Status
 pytestmark = pytest.mark.django_db
@@ -36,6 +36,11 @@ def test_saga_undoes_in_reverse(workflows: Harness, monkeypatch: pytest.MonkeyPa
     workflows.mock_error("pay", RuntimeError("no money"))
     trip = workflows.run(Trip, {})
     assert (trip.status, undone) == (S.ERRORED, ["hotel", "flight"])
+
+def test_fan_out(workflows: Harness) -> None:
+    book = workflows.run(Book, {})
+    workflows.approve(book, "cover ok")
+    assert workflows.attempts("measure") == 500
 
 def test_webhook(workflows: Harness) -> None:
     run = workflows.run(Settlement, {"order": "7"}, instance_id="order-7")
