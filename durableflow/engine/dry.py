@@ -5,7 +5,7 @@ It is an ordinary replay, in which the first unfinished call of each scope unwin
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -38,8 +38,13 @@ class Dry(Execution):
 
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """A recorded answer; else the scope is unwound."""
+        self.note(scope, identity, call)
+        return super().answer_as(scope, identity, call)
+
+    def note(self, scope: Scope, identity: Identity, call: calls.Call) -> None:
+        """Take its handlers, and stop at what is not recorded."""
         if call.kind == StepKind.PATCH:
-            return super().answer_as(scope, identity, call)
+            return
         known = self.replay.records.get(identity)
         if isinstance(call, calls.DoCall) and call.rollback is not None:
             self.handlers[identity] = call.rollback
@@ -49,7 +54,6 @@ class Dry(Execution):
         if known is None or not (known.finished or call.kind in GROUPS):
             self.replay.meet(scope, identity)  # raises where the program has changed
             self._stop_at(scope, identity, known)
-        return super().answer_as(scope, identity, call)
 
     def _stop_at(self, scope: Scope, identity: Identity, known: Record | None) -> None:
         if known is None:
@@ -75,12 +79,14 @@ GROUPS = frozenset({StepKind.GATHER.value, StepKind.MAP.value})
 
 @dataclass
 class DryRun:
-    """How a dry replay ended. ``error``: why it could not go on (NonDeterminismError ...), or what ``run`` raised. ``finished``:
-    whether ``run`` came to its end. ``new``: where it would go on. ``unmet``: records that it has not met."""
+    """How a dry replay ended. ``error``: why it could not go on (NonDeterminismError ...), or what ``run`` raised. ``returned``:
+    whether ``run`` came to its end; ``finished``: and had met all records. ``new``: where it would go on. ``unmet``: records that
+    it has not met."""
 
     execution: Dry
     error: Exception | None = None
     blocked: bool = False
+    returned: bool = False
     finished: bool = False
     output: Any = None
     new: list[Identity] = field(default_factory=list)
@@ -92,13 +98,21 @@ class DryRun:
         return self.execution.handlers
 
 
-def dry_run(claim: Claim, cls: type[Any], records: Sequence[Record], params: Any) -> DryRun:
-    """Replay ``run`` over copies of ``records``; ``params`` are frozen. Cancelled records count as unfinished.
+def dry_run(
+    claim: Claim,
+    cls: type[Any],
+    records: Sequence[Record],
+    params: Any,
+    *,
+    make: Callable[[Claim, type[Any], list[Record]], Dry] = Dry,
+) -> DryRun:
+    """Replay ``run`` over copies of ``records``; ``params`` are frozen. Cancelled records count as unfinished. ``make``: of
+    these, what answers the calls.
 
     Nothing is written and no body runs. Raises KeyboardInterrupt and SystemExit of a stop.
     """
     copies = [replace(record, met=False) for record in records if record.status != CANCELLED]
-    execution = Dry(replace(claim, deadline_at=None), cls, copies)
+    execution = make(replace(claim, deadline_at=None), cls, copies)
     result = DryRun(execution)
     event = WorkflowEvent(
         params=params,
@@ -111,6 +125,7 @@ def dry_run(claim: Claim, cls: type[Any], records: Sequence[Record], params: Any
     try:
         with atomicity.baseline():
             result.output = run_program(cls, event, execution)
+            result.returned = True
             execution.replay.check_end()
         result.finished = True
     except Unwind as stop:

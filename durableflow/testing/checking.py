@@ -1,0 +1,304 @@
+"""``replay_check``: does today's code fit what running instances have recorded? (design 5, 6; cases ENG-04, TST-06.)
+
+``run`` is replayed over a recorded journal, without a write and without a body. What a worker would find out at its first
+execution after a deploy is found out before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, cast
+
+from durableflow.authoring.events import freeze
+from durableflow.core import codec, registry
+from durableflow.core.exceptions import CodecError, NonDeterminismError, SuspensionSwallowed
+from durableflow.core.statuses import FINISHED, Status, StepKind
+from durableflow.engine.dry import DryRun, dry_run
+from durableflow.engine.journal import Identity, Record
+from durableflow.engine.replay import UNCOUNTED
+from durableflow.engine.scopes import groups_of
+from durableflow.models import WorkflowInstance
+from durableflow.testing.recorded import RecordedRun, files, load, recorded_run
+from durableflow.testing.stand_ins import Check
+
+_KEEP: Final = (
+    "Keep it for runs in progress: put the new code where step.patched(...) is true, and the old code where it is not."
+)
+_RENAME: Final = "Give the new call another name, or make it only where step.patched(...) is true."
+_ACCEPT: Final = "Let run() accept what is recorded, or put the new code where step.patched(...) is true."
+_ENDED_BY_ERROR: Final = frozenset({Status.ERRORED, Status.ROLLING_BACK})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Break:
+    """An instance that today's code cannot replay. ``step``: where; ``expected``: what is recorded; ``found``: what ``run`` does in
+    its place; ``cure``: what to do about it."""
+
+    workflow: str
+    instance_id: str
+    status: str
+    step: str
+    expected: str
+    found: str
+    message: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.workflow}/{self.instance_id} ({self.status}): {self.message} {self.cure}".rstrip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """An instance that today's code can replay, as far as can be known. ``met`` of its ``recorded`` calls were met; ``inserted``: new
+    calls, which would run; ``unchecked``: recorded calls behind ``needed``, whose value nobody knows yet."""
+
+    workflow: str
+    instance_id: str
+    status: str
+    recorded: int
+    met: int
+    inserted: tuple[str, ...] = ()
+    needed: str = ""
+    unchecked: int = 0
+
+    @property
+    def note(self) -> str:
+        """What is worth telling of it, '' if nothing."""
+        told = [f"new {call} would run here" for call in self.inserted]
+        if self.unchecked:
+            behind = f"the value of {self.needed}, which is not known here" if self.needed else "a new step"
+            calls = "call after it was" if self.unchecked == 1 else "calls after it were"
+            told.append(f"run() depends on {behind}: {self.unchecked} recorded {calls} not checked")
+        return "; ".join(told)
+
+    def __str__(self) -> str:
+        note = f"; {self.note}" if self.note else ""
+        return f"{self.workflow}/{self.instance_id} ({self.status}): {self.met} of {self.recorded} recorded calls met{note}"
+
+
+@dataclass
+class ReplayReport:
+    """What a check has found. ``text``: for people."""
+
+    fits: list[Fit] = field(default_factory=list)
+    breaks: list[Break] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"BREAKS  {found}" for found in self.breaks), *(f"fits    {found}" for found in self.fits)])
+
+
+class ReplayBroken(NonDeterminismError, AssertionError):
+    """Today's code does not fit recorded runs. ``report`` has each of them."""
+
+    def __init__(self, report: ReplayReport) -> None:
+        self.report = report
+        super().__init__(
+            f"{len(report.breaks)} of {len(report.breaks) + len(report.fits)} recorded runs do not fit today's code:\n"
+            + "\n".join(f"- {found}" for found in report.breaks)
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (type(self), (self.report,))
+
+
+def replay_check(path_or_instance: str | Path | WorkflowInstance) -> ReplayReport:
+    """Check that today's code fits a recorded run: of a stored instance, of a JSON file that ``check-replay --save`` has written,
+    or of each such file in a folder.
+
+    Nothing is written, no body runs and nothing is sent. Code between the steps does run, as in every replay. Raises
+    ReplayBroken (an AssertionError and a NonDeterminismError) that lists each break with its instance, what is recorded, what
+    ``run`` does and the cure; ValueError for a file that is no recorded run.
+    """
+    if isinstance(path_or_instance, WorkflowInstance):
+        runs = [recorded_run(path_or_instance)]
+    else:
+        runs = [load(file) for file in files(Path(path_or_instance))]
+    report = ReplayReport()
+    for recorded in runs:
+        add(report, check(recorded))
+    if report.breaks:
+        raise ReplayBroken(report)
+    return report
+
+
+def add(report: ReplayReport, found: Fit | Break) -> None:
+    """Put a result where it belongs."""
+    if isinstance(found, Break):
+        report.breaks.append(found)
+    else:
+        report.fits.append(found)
+
+
+def check(recorded: RecordedRun) -> Fit | Break:
+    """Whether today's code fits this run."""
+    cls = registry.find(recorded.workflow)
+    if cls is None:
+        return _broken(recorded, message=f"No workflow is named {recorded.workflow!r} here.", cure=_NAMED)
+    if recorded.code_version > cls.options.version:
+        return _broken(
+            recorded,
+            expected=f"version {recorded.code_version}",
+            found=f"version {cls.options.version}",
+            message=f"It needs version {recorded.code_version} of its workflow, and Meta.version is {cls.options.version}.",
+            cure="Older code must not run it: deploy the newer one.",
+        )
+    try:
+        params = freeze(None if recorded.params is None else codec.loads(recorded.params))
+    except CodecError as error:
+        return _broken(recorded, message=f"Its params cannot be read: {error}")
+    verdict = _judge(recorded, _replayed(recorded, cls, params, guess=False))
+    if isinstance(verdict, Fit) and verdict.unchecked:
+        # Perhaps the new call is a recorded one under another name: with its value, does run() go on without calling that?
+        return _renamed(recorded, _replayed(recorded, cls, params, guess=True)) or verdict
+    return verdict
+
+
+_NAMED: Final = "Put its code back, or name the workflow in Meta.previous_names of the class that has followed it."
+
+
+def _replayed(recorded: RecordedRun, cls: type[Any], params: Any, *, guess: bool) -> DryRun:
+    make = partial(Check, left_out=recorded.left_out, guess=guess)
+    return dry_run(recorded.claim(), cls, recorded.journal(), params, make=make)
+
+
+def _judge(recorded: RecordedRun, dry: DryRun) -> Fit | Break:
+    execution = cast(Check, dry.execution)
+    error = dry.error or execution.replay.refusal
+    if error is None and dry.returned and execution.replay.stop is not None and execution.stopped is None:
+        error = SuspensionSwallowed("run() returned although it was suspended.")
+    guessing = execution.handed_out and not isinstance(error, NonDeterminismError)
+    ended_so = recorded.status in _ENDED_BY_ERROR and not dry.blocked
+    if error is None and (left := _left_in_a_branch(recorded, execution)):
+        return left
+    if error is None or guessing or ended_so:
+        return _fit(recorded, dry, cut=error is not None and guessing)
+    if isinstance(error, NonDeterminismError):
+        return _diverged(recorded, dry, error)
+    last = _call(execution.last) if execution.last is not None else "its beginning"
+    said = execution.describe(error, None, sensitive=False)
+    found = f"{said['type']}: {said['message']}"
+    if dry.blocked:
+        return _broken(recorded, step=last, found=found, message=f"After {last} it would be blocked: {found}", cure="")
+    message = f"run() raises {found} after {last}."
+    return _broken(recorded, step=last, found=found, message=message, cure=_ACCEPT)
+
+
+def _fit(recorded: RecordedRun, dry: DryRun, *, cut: bool) -> Fit:
+    execution = cast(Check, dry.execution)
+    own = [execution.replay.records[record.identity] for record in recorded.records]
+    counted = [record for record in own if record.identity.kind not in UNCOUNTED]
+    behind: list[Record] = []
+    needed = ""
+    if execution.stopped is not None:
+        identity, scope = execution.stopped
+        needed = _call(identity)
+        behind = [
+            record for record in counted if record.identity.scope == scope.name and not (record.met or record.freed)
+        ]
+    elif cut:
+        behind = [record for record in counted if not (record.met or record.freed)]
+    return Fit(
+        workflow=recorded.workflow,
+        instance_id=recorded.instance_id,
+        status=recorded.status,
+        recorded=len(counted),
+        met=sum(record.met for record in counted),
+        inserted=tuple(_call(identity) for identity in dry.new) if recorded.status not in FINISHED else (),
+        needed=needed,
+        unchecked=len(behind),
+    )
+
+
+def _left_in_a_branch(recorded: RecordedRun, execution: Check) -> Break | None:
+    """A branch that has ended without its records: a worker finds that out when the other branches have ended too."""
+    records = execution.replay.records
+    for record in recorded.records:
+        identity = record.identity
+        own = records[identity]
+        if not identity.scope or own.met or own.freed or identity.kind in UNCOUNTED:
+            continue
+        outer, name, count = next(groups_of(identity.scope), ("", "", 0))
+        group = records.get(Identity(outer, StepKind.GATHER.value, name, count))
+        scope = execution.scopes.get(identity.scope)
+        if group is not None and group.met and (scope is None or scope.stop is None):
+            what = _call(identity)
+            message = f"{what} is recorded, but its branch ends without calling it.{_new(execution, identity.scope)}"
+            return _broken(
+                recorded, step=identity.label, expected=what, found="the end of its branch", message=message, cure=_KEEP
+            )
+    return None
+
+
+def _diverged(recorded: RecordedRun, dry: DryRun, error: Exception) -> Break:
+    execution = cast(Check, dry.execution)
+    last = execution.last
+    expected = _expected(execution, last, dry.returned)
+    found = "the end of run()" if dry.returned or last is None else _call(last)
+    met = None if last is None or dry.returned else execution.replay.records.get(last)
+    if expected is None or last is None or (met is not None and met.seq < expected.seq):
+        # A group that began otherwise, or a value that cannot be read: the engine's own words say it best.
+        return _broken(recorded, step=found, found=found, message=str(error))
+    what = _call(expected.identity)
+    if dry.returned:
+        message, cure = f"{what} is recorded, but run() returns without calling it.", _KEEP
+    elif expected.identity[2:] == last[2:] and expected.identity.kind != last.kind:
+        message, cure = f"{what} is recorded, but run() calls {found} under its name.", _RENAME
+    else:
+        message = f"{what} is recorded before {found}, but run() does not call it.{_new(execution, last.scope)}"
+        cure = _KEEP
+    return _broken(recorded, step=expected.identity.label, expected=what, found=found, message=message, cure=cure)
+
+
+def _new(execution: Check, scope: str) -> str:
+    new = [_call(identity) for identity in execution.new if identity.scope == scope]
+    return f" It calls {', '.join(new)}, which is new." if new else ""
+
+
+def _expected(execution: Check, last: Identity | None, returned: bool) -> Record | None:
+    """The record that ``run`` should have met in place of what it did."""
+    scope = "" if returned or last is None else last.scope
+    missed = [
+        record
+        for record in execution.replay.records.values()
+        if record.identity.scope == scope and not (record.met or record.freed) and record.identity.kind not in UNCOUNTED
+    ]
+    if not returned and last is not None and last not in execution.replay.records:
+        missed = [record for record in missed if record.identity[2:] == last[2:]] or missed
+    return min(missed, key=lambda record: record.seq, default=None)
+
+
+def _renamed(recorded: RecordedRun, dry: DryRun) -> Break | None:
+    """With the value of the recorded call in place of the new one, ``run`` came to a later record and had not called that one."""
+    execution = cast(Check, dry.execution)
+    if not isinstance(dry.error, NonDeterminismError) or dry.returned:
+        return None
+    last = execution.last
+    expected = _expected(execution, last, False)
+    for new, record in execution.guessed.items():
+        if record is expected and last in execution.replay.records:
+            what, found = _call(record.identity), _call(new)
+            message = f"{what} is recorded, but run() calls {found} in its place."
+            return _broken(
+                recorded, step=record.identity.label, expected=what, found=found, message=message, cure=_KEEP
+            )
+    return None
+
+
+def _broken(recorded: RecordedRun, *, message: str, cure: str = "", **where: str) -> Break:
+    return Break(
+        workflow=recorded.workflow,
+        instance_id=recorded.instance_id,
+        status=recorded.status,
+        step=where.get("step", ""),
+        expected=where.get("expected", ""),
+        found=where.get("found", ""),
+        message=message,
+        cure=cure,
+    )
+
+
+def _call(identity: Identity) -> str:
+    """``do 'load-1'``."""
+    return f"{identity.kind} {identity.label!r}"
