@@ -9,7 +9,7 @@ import pytest
 from durableflow import get_step_context
 from durableflow.models import StepRecord, WorkflowInstance
 from durableflow.testing import Harness
-from shop.workflows import Agent, NightlyExport, Trip
+from shop.workflows import Agent, Book, NightlyExport, Trip
 
 S = WorkflowInstance.Status
 pytestmark = pytest.mark.django_db
@@ -105,3 +105,14 @@ def test_a_tool_that_fails_is_tried_again_by_itself(workflows: Harness) -> None:
     workflows.advance("1 hour")
     assert (run.status, run.output) == (S.COMPLETE, "done")
     assert (workflows.attempts("think"), workflows.attempts("tool")) == (2, 3)
+
+
+def test_a_book_has_all_its_pages(workflows: Harness) -> None:
+    """Every page is a child of its own, rendered once; the results come in the order of the jobs, after the decision too."""
+    book = workflows.run(Book, {})
+    pages = WorkflowInstance.objects.filter(workflow="render-page")
+    assert (book.status, pages.count(), pages.filter(status=S.COMPLETE).count()) == (S.WAITING, 500, 500)
+    workflows.approve(book, "cover ok")
+    assert (book.status, book.output) == (S.COMPLETE, sum(n % 7 for n in range(500)) + len("pages/0.pdf") + 500)
+    assert (workflows.attempts("measure", book), workflows.attempts("index", book)) == (500, 1)
+    assert pages.count() == 500
