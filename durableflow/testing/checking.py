@@ -197,8 +197,9 @@ def _fit(recorded: RecordedRun, dry: DryRun, *, cut: bool) -> Fit:
         behind = [
             record for record in counted if record.identity.scope == scope.name and not (record.met or record.freed)
         ]
-    elif cut:
-        behind = [record for record in counted if not (record.met or record.freed)]
+    elif cut or dry.new:
+        scopes = {identity.scope for identity in dry.new} | {""}
+        behind = [record for record in counted if record.identity.scope in scopes and not (record.met or record.freed)]
     return Fit(
         workflow=recorded.workflow,
         instance_id=recorded.instance_id,
@@ -233,22 +234,23 @@ def _left_in_a_branch(recorded: RecordedRun, execution: Check) -> Break | None:
 
 def _diverged(recorded: RecordedRun, dry: DryRun, error: Exception) -> Break:
     execution = cast(Check, dry.execution)
-    last = execution.last
-    expected = _expected(execution, last, dry.returned)
+    missed, last = execution.missed, execution.skipped_by or execution.last
     found = "the end of run()" if dry.returned or last is None else _call(last)
-    met = None if last is None or dry.returned else execution.replay.records.get(last)
-    if expected is None or last is None or (met is not None and met.seq < expected.seq):
-        # A group that began otherwise, or a value that cannot be read: the engine's own words say it best.
+    if (
+        missed is None
+    ):  # a group that began otherwise, or a value that cannot be read: the engine's own words say it best
         return _broken(recorded, step=found, found=found, message=str(error))
-    what = _call(expected.identity)
+    what, cure = _call(missed.identity), _KEEP
+    new = _new(execution, missed.identity.scope)
     if dry.returned:
-        message, cure = f"{what} is recorded, but run() returns without calling it.", _KEEP
-    elif expected.identity[2:] == last[2:] and expected.identity.kind != last.kind:
+        message = f"{what} is recorded, but run() returns without calling it.{new}"
+    elif execution.skipped_by is not None:
+        message = f"{what} is recorded before {found}, but run() does not call it.{new}"
+    elif last is not None and missed.identity[2:] == last[2:] and missed.identity.kind != last.kind:
         message, cure = f"{what} is recorded, but run() calls {found} under its name.", _RENAME
     else:
-        message = f"{what} is recorded before {found}, but run() does not call it.{_new(execution, last.scope)}"
-        cure = _KEEP
-    return _broken(recorded, step=expected.identity.label, expected=what, found=found, message=message, cure=cure)
+        message, found = f"{what} is recorded, but its branch ends without calling it.{new}", "the end of its branch"
+    return _broken(recorded, step=missed.identity.label, expected=what, found=found, message=message, cure=cure)
 
 
 def _new(execution: Check, scope: str) -> str:
@@ -256,33 +258,15 @@ def _new(execution: Check, scope: str) -> str:
     return f" It calls {', '.join(new)}, which is new." if new else ""
 
 
-def _expected(execution: Check, last: Identity | None, returned: bool) -> Record | None:
-    """The record that ``run`` should have met in place of what it did."""
-    scope = "" if returned or last is None else last.scope
-    missed = [
-        record
-        for record in execution.replay.records.values()
-        if record.identity.scope == scope and not (record.met or record.freed) and record.identity.kind not in UNCOUNTED
-    ]
-    if not returned and last is not None and last not in execution.replay.records:
-        missed = [record for record in missed if record.identity[2:] == last[2:]] or missed
-    return min(missed, key=lambda record: record.seq, default=None)
-
-
 def _renamed(recorded: RecordedRun, dry: DryRun) -> Break | None:
     """With the value of the recorded call in place of the new one, ``run`` came to a later record and had not called that one."""
     execution = cast(Check, dry.execution)
-    if not isinstance(dry.error, NonDeterminismError) or dry.returned:
-        return None
-    last = execution.last
-    expected = _expected(execution, last, False)
     for new, record in execution.guessed.items():
-        if record is expected and last in execution.replay.records:
+        if record is execution.missed and execution.skipped_by is not None:
             what, found = _call(record.identity), _call(new)
             message = f"{what} is recorded, but run() calls {found} in its place."
-            return _broken(
-                recorded, step=record.identity.label, expected=what, found=found, message=message, cure=_KEEP
-            )
+            label = record.identity.label
+            return _broken(recorded, step=label, expected=what, found=found, message=message, cure=_KEEP)
     return None
 
 

@@ -14,7 +14,7 @@ from durableflow.core.statuses import StepKind
 from durableflow.engine.dry import Dry
 from durableflow.engine.journal import COMPLETE, Identity, Record
 from durableflow.engine.lease import Claim
-from durableflow.engine.replay import Scope
+from durableflow.engine.replay import Replay, Scope
 
 _NOTHING: Final = (calls.SleepCall, calls.SleepUntilCall)
 _VALUED: Final = frozenset({StepKind.DO.value, StepKind.WAIT_FOR_EVENT.value, StepKind.WAIT_FOR_APPROVAL.value})
@@ -61,7 +61,8 @@ class Check(Dry):
     its kind, as it would if it were that call under another name.
 
     ``last``: the call that was answered last. ``scopes``: the last pass over each. ``stopped``: whose value ``run`` needed, and
-    in which scope it did.
+    in which scope it did. ``missed``: the record that the program should have met in place of what it did; ``skipped_by``: the
+    call to which it came without it.
     """
 
     def __init__(
@@ -75,6 +76,23 @@ class Check(Dry):
         self.stopped: tuple[Identity, Scope] | None = None
         self.guessed: dict[Identity, Record] = {}
         self.handed_out = False
+        self.missed: Record | None = None
+        self.skipped_by: Identity | None = None
+        self.replay.halt = self._halt  # type: ignore[method-assign]
+        self.replay.skipped = self._skipped  # type: ignore[method-assign]
+
+    def _halt(self, error: Exception, missed: Record | None = None) -> NoReturn:
+        self.missed = missed
+        Replay.halt(self.replay, error, missed)
+
+    def _skipped(self, identity: Identity, missed: Record) -> NoReturn:
+        self.skipped_by = identity
+        Replay.skipped(self.replay, identity, missed)
+
+    def note(self, scope: Scope, identity: Identity, call: calls.Call) -> None:
+        """Also the groups of an ``async def run``, which are answered otherwise."""
+        self.last, self.scopes[scope.name] = identity, scope
+        super().note(scope, identity, call)
 
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """As a dry replay does; but a new call that stands before recorded ones is not the end of its scope."""
@@ -94,13 +112,8 @@ class Check(Dry):
 
     def _instead(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         following = scope.first_unmet()
-        if (
-            self.guess
-            and following is not None
-            and following.identity.kind == call.kind
-            and following.status == COMPLETE
-        ):
-            if call.kind in _VALUED:
+        if self.guess and following is not None and following.status == COMPLETE and call.kind in _VALUED:
+            if following.identity.kind == call.kind:
                 self.guessed[identity] = following
                 return self._recorded(following, call)
         if isinstance(call, _NOTHING):

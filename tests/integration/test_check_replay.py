@@ -15,7 +15,7 @@ import pytest
 from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 
-from durableflow import NonDeterminismError, NonRetryableError, Step, Workflow, WorkflowEvent
+from durableflow import AsyncStep, NonDeterminismError, NonRetryableError, Step, Workflow, WorkflowEvent
 from durableflow.core import registry
 from durableflow.models import (
     ConcurrencyLimit,
@@ -449,6 +449,80 @@ def test_values_that_are_not_known_are_handed_on(row: WorkflowInstance) -> None:
         deployed(needing)
         (fit,) = replay_check(row).fits
         assert (fit.met, fit.unchecked) == (0, 4), use
+
+
+# Async -----------------------------------------------------------------------------------------------------------------------
+
+
+def deployed_async(run: Callable[[AsyncStep], Any]) -> type[Workflow[Any, Any]]:
+    """The same with ``async def run``."""
+
+    async def method(self: Any, event: WorkflowEvent[Any], step: AsyncStep) -> Any:
+        return await run(step)
+
+    space = {"run": method, "Meta": type("Meta", (), {"name": "check"}), "__module__": __name__}
+    return type("Checked", (Workflow,), {**space, "__qualname__": "Checked-check"})
+
+
+async def async_recorded(step: AsyncStep) -> Any:
+    cart = await step.do("load", lambda: {"total": 7})
+    await step.gather("both", lambda: step.do("left", lambda: 1), lambda: step.do("right", lambda: 2))
+    await step.do("charge", lambda: cart["total"])
+    await step.wait_for_event("go", type="go", timeout=None)
+
+
+async def async_inserted(step: AsyncStep) -> Any:
+    await step.do("load", ran)
+    new = await step.do("new", ran)
+    await step.gather("both", lambda: step.do("left", ran, new), lambda: step.do("right", ran))
+    await step.do("charge", ran)
+    await step.wait_for_event("go", type="go", timeout=None)
+
+
+async def async_needed(step: AsyncStep) -> Any:
+    await step.do("load", ran)
+    if await step.do("new", ran):
+        await async_recorded(step)
+
+
+async def async_removed(step: AsyncStep) -> Any:
+    await step.gather("both", lambda: step.do("left", ran), lambda: step.do("right", ran))
+    await step.do("charge", ran)
+    await step.wait_for_event("go", type="go", timeout=None)
+
+
+async def async_renamed(step: AsyncStep) -> Any:
+    cart = await step.do("load the cart", ran)
+    if cart["total"] > 5:
+        await step.gather("both", lambda: step.do("left", ran), lambda: step.do("right", ran))
+        await step.do("charge", ran)
+    await step.wait_for_event("go", type="go", timeout=None)
+
+
+async def async_patched(step: AsyncStep) -> Any:
+    await async_recorded(step) if not await step.patched("all new") else await async_removed(step)
+
+
+@pytest.mark.parametrize(
+    ("run", "met", "unchecked"),
+    [(async_recorded, 6, 0), (async_inserted, 6, 0), (async_patched, 6, 0), (async_needed, 1, 3)],
+)
+def test_async_programs_that_fit(run: Callable[[AsyncStep], Any], met: int, unchecked: int) -> None:
+    """Design 6: one replay core, one check of it."""
+    row = drained(deployed_async(async_recorded).create())
+    assert row.status == S.WAITING
+    deployed_async(run)
+    (fit,) = replay_check(row).fits
+    assert (fit.recorded, fit.met, fit.unchecked) == (6, met, unchecked)
+
+
+@pytest.mark.parametrize(("run", "expected"), [(async_removed, "do 'load-1'"), (async_renamed, "do 'load-1'")])
+def test_async_programs_that_break(run: Callable[[AsyncStep], Any], expected: str) -> None:
+    row = drained(deployed_async(async_recorded).create())
+    deployed_async(run)
+    with pytest.raises(ReplayBroken) as broken:
+        replay_check(row)
+    assert broken.value.report.breaks[0].expected == expected
 
 
 # ENG-04, ENG-13 --------------------------------------------------------------------------------------------------------------
