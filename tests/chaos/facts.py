@@ -93,5 +93,7 @@ def _nonce(record: StepRecord) -> str:
 def _stuck(row: WorkflowInstance) -> list[str]:
     if row.status not in (row.Status.COMPLETE, row.Status.ERRORED, row.Status.TERMINATED):
         return []
+    children = WorkflowInstance.objects.filter(parent_step__instance=row, finished=None)
+    left = [f"has ended with its child {child.instance_id} {child.status}" for child in children]
     held = {"lease_token": row.lease_token, "wake_at": row.wake_at, "holds_slot": row.holds_slot or None}
-    return [f"has ended with {name} {value}" for name, value in held.items() if value is not None]
+    return left + [f"has ended with {name} {value}" for name, value in held.items() if value is not None]

@@ -15,6 +15,7 @@ from uuid import uuid4
 from django.core.management import call_command
 from django.db import InterfaceError, OperationalError, connections
 
+from durableflow.core.statuses import Trigger
 from durableflow.models import WorkflowInstance
 from tests.chaos.database import Database
 from tests.chaos.driver import Driver
@@ -134,11 +135,13 @@ class Run:
         """Whether every instance has ended; one that has failed is to be retried."""
         ends = (WorkflowInstance.Status.COMPLETE, WorkflowInstance.Status.TERMINATED)
         try:
-            self._complete = WorkflowInstance.objects.filter(status__in=ends).count()
+            rows = WorkflowInstance.objects.filter(status__in=ends)
+            self._complete = rows.filter(trigger=Trigger.CODE).count()
+            children = WorkflowInstance.objects.filter(trigger=Trigger.PARENT, finished=None).exists()
         except (OperationalError, InterfaceError):
             connections.close_all()
             return False
-        return self._complete == self.driver.total
+        return self._complete == self.driver.total and not children
 
 
 def run(options: argparse.Namespace, place: Database, dice: random.Random) -> int:

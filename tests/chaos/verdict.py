@@ -37,7 +37,9 @@ from typing import Any
 
 from tests.support.ledger import Ledger
 
-BODIES = frozenset({"do", "flaky", "atomic", "once", "caught", "breaks"})
+BODIES = frozenset({"do", "flaky", "atomic", "once", "caught", "breaks", "child"})
+ARMS = "ab"
+"""The branches of a fork are steps of its name with one of these behind it, side by side."""
 
 
 @dataclass(frozen=True)
@@ -158,15 +160,17 @@ def _slots(limited: set[str], ledger: Sequence[Line], slots: int, verdict: Verdi
     """A body that was killed has no end and is left out: it is not known when it stopped. So is one whose process was
     frozen between its claim and its end."""
     ended = {line.nonce for line in ledger if line.what == "end"} - _frozen(ledger)
-    running: set[str] = set()
+    running: dict[str, str] = {}  # branches of one instance hold one slot, and a child's body none of its parent's
     for line in ledger:
-        if line.instance in limited and line.nonce in ended:
-            (running.add if line.what == "start" else running.discard)(line.nonce)
-            if line.what == "start" and len(running) > slots:
+        if line.instance in limited and line.nonce in ended and not line.step.endswith("-child"):
+            if line.what != "start":
+                running.pop(line.nonce, None)
+                continue
+            running[line.nonce] = line.instance
+            if len(set(running.values())) > slots:
                 verdict.over += 1
-                verdict.problems.append(
-                    f"{line.instance}: {line.step} runs beside {len(running) - 1} others of {slots} slots"
-                )
+                others = len(set(running.values())) - 1
+                verdict.problems.append(f"{line.instance}: {line.step} runs beside {others} others of {slots} slots")
 
 
 def _frozen(ledger: Sequence[Line]) -> set[str]:
@@ -209,8 +213,12 @@ class _Case:
             if not facts.doomed:  # an event that came after its termination was refused
                 self._events(output)
             for position, (name, kind) in enumerate(facts.steps):
+                before = output[position - 1] if position else ""
                 if kind in BODIES:
-                    repeated |= self._body(name, kind, output[position], output[position - 1] if position else "")
+                    repeated |= self._body(name, kind, output[position], before)
+                elif kind == "fork":
+                    for arm, nonce in zip(ARMS, output[position], strict=True):
+                        repeated |= self._body(f"{name}{arm}", "do", nonce, before)
                 elif kind == "approval" and output[position] != f"yes {name}":
                     self._lose(f"{name}: the decision reads {output[position]!r}")
         else:
@@ -224,7 +232,7 @@ class _Case:
         return len(repeated - self.woken)
 
     def _terminated(self) -> None:
-        """At most the body starts that was on its way, and nothing is recorded."""
+        """At most those bodies start that were on their way, and nothing is recorded."""
         facts = self.facts
         if facts.status != "terminated" or not facts.doomed:
             self._wrong(f"is {facts.status}, was terminated")
@@ -232,8 +240,14 @@ class _Case:
             return
         self.verdict.terminated += 1
         end = max(index for index, line in enumerate(self.lines) if line.what == "terminated")
-        late = [line for line in self.lines[end:] if line.what == "start" and line.nonce not in self.woken]
-        if len(late) > 1 or facts.after_end:
+        late = [
+            line
+            for line in self.lines[end:]
+            # A child ends a moment after its parent.
+            if line.what == "start" and line.nonce not in self.woken and not line.step.endswith("-child")
+        ]
+        most = len(ARMS) if any(kind == "fork" for _name, kind in facts.steps) else 1
+        if len(late) > most or facts.after_end:
             self.verdict.repeated += len(late)
             self._wrong(f"after its termination {len(late)} bodies started and {facts.after_end} steps were recorded")
 
@@ -257,6 +271,7 @@ class _Case:
     def _after_later_steps(self) -> set[str]:
         """Rule 2, for unfinished instances too."""
         position = {name: index for index, (name, _kind) in enumerate(self.facts.steps)}
+        position |= {f"{name}{arm}": index for name, index in position.items() for arm in ARMS}
         latest: dict[int, int] = defaultdict(lambda: -1)
         found = set()
         for start in self.starts:

@@ -2,30 +2,48 @@
 
 Each body tells the ledger that it starts and that it ends. ``nonce``: a random name of that start; it is what the body
 returns (or the message of its error), so that the checkpoint says which start it came from. ``seen``: the nonce that
-the program had of the step before.
+the program had of the step before. A ``fork`` is two bodies side by side; a ``child`` is a workflow of one body, which writes in
+its parent's name.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypedDict
 from uuid import uuid4
 
 from django.db import connection
 
-from durableflow import NonRetryableError, Retries, Step, WorkerLost, Workflow, WorkflowEvent, get_step_context
+from durableflow import (
+    AsyncStep,
+    NonRetryableError,
+    Retries,
+    Step,
+    WorkerLost,
+    Workflow,
+    WorkflowEvent,
+    get_step_context,
+)
 from tests.support.ledger import Ledger
 
 NOTES: Final = ("note-a", "note-b")
 """The payloads that the driver sends to each instance, in this order, each twice."""
 KINDS: Final = (
-    ["do"] * 8 + ["flaky"] * 3 + ["sleep"] * 2 + ["atomic"] * 2 + ["event"] * 2 + ["approval", "once", "caught"]
+    ["do"] * 6
+    + ["fork", "child"]
+    + ["flaky"] * 3
+    + ["sleep"] * 2
+    + ["atomic"] * 2
+    + ["event"] * 2
+    + ["approval", "once", "caught"]
 )
 MENDED_KINDS: Final = ["breaks", "swallowed", *KINDS[1:11], *KINDS[12:]]
 """The same, but one step fails until a person retries it, and one sleep is swallowed until the code is mended."""
@@ -33,6 +51,8 @@ SLOTS: Final = int(os.environ.get("CHAOS_SLOTS", "2"))
 LOST: Final = "lost"
 """What a step that starts once gives if its worker died in it."""
 NAP: Final = 0.2
+ARMS: Final = "ab"
+"""The branches of a fork: what is put behind its name."""
 SHORT: Final = (0.0, 0.05)
 LONG: Final = (0.2, 1.0)
 LONG_SHARE: Final = 0.1
@@ -61,11 +81,11 @@ def label(position: int, kind: str) -> str:
 class Body:
     """One attempt of one step: tells of its start and end, takes a moment, and gives its nonce."""
 
-    def __init__(self, ledger: str, seen: Any) -> None:
+    def __init__(self, ledger: str, seen: Any, of: tuple[str, str] | None = None) -> None:
         context = get_step_context()
         self.nonce = uuid4().hex[:12]
         self.attempt = context.attempt
-        self.instance, self.name = context.instance_id, context.name
+        self.instance, self.name = of or (context.instance_id, context.name)
         self._ledger, self._seen = Ledger(ledger), seen
         self.run_number = context.run_number
         self.tell("start")
@@ -87,6 +107,11 @@ class Body:
 def plain(ledger: str, seen: Any) -> str:
     """A body that succeeds."""
     return Body(ledger, seen).work()
+
+
+def of_child(ledger: str, seen: Any, instance: str, name: str) -> str:
+    """The body of a child, in the name of the step of its parent."""
+    return Body(ledger, seen, (instance, name)).work()
 
 
 def flaky(ledger: str, seen: Any) -> str:
@@ -118,6 +143,25 @@ def atomic(ledger: str, seen: Any) -> str:
     with connection.cursor() as cursor:
         cursor.execute("INSERT INTO chaos_effect VALUES (%s, %s, %s)", [body.instance, body.name, body.nonce])
     return body.work()
+
+
+class ChildParams(TypedDict):
+    """``instance`` and ``name``: whose step it is."""
+
+    ledger: str
+    seen: Any
+    instance: str
+    name: str
+
+
+class ChaosChild(Workflow[ChildParams, str]):
+    """One body, for another instance."""
+
+    class Meta:
+        step_retries = PATIENT
+
+    def run(self, event: WorkflowEvent[ChildParams], step: Step) -> str:
+        return step.do("body", lambda: of_child(**event.params))
 
 
 BODIES: Final[dict[str, Callable[[str, Any], str]]] = {
@@ -156,6 +200,11 @@ class Chaos(Workflow[Params, list[Any]]):
             return step.wait_for_approval(name, title=name, timeout="1 day").comment
         if kind == "swallowed":
             return self.swallow(step, name, ledger)
+        if kind == "fork":
+            return list(step.gather(name, *(partial(self.arm, step, f"{name}{arm}", ledger, seen) for arm in ARMS)))
+        if kind == "child":
+            params: ChildParams = {"ledger": ledger, "seen": seen, "instance": step.instance_id, "name": name}
+            return step.run_workflow(name, ChaosChild, params)
         try:
             return step.do(name, BODIES[kind], ledger, seen, **OPTIONS.get(kind, {}))
         except WorkerLost:
@@ -165,6 +214,12 @@ class Chaos(Workflow[Params, list[Any]]):
                 raise
             return str(error)
 
+    def arm(self, step: Step, name: str, ledger: str, seen: Any) -> str:
+        """A branch: a body, and a moment of waiting in one of the two."""
+        if name.endswith(ARMS[0]):
+            step.sleep("nap", NAP)
+        return step.do(name, plain, ledger, seen)
+
     def swallow(self, step: Step, name: str, ledger: str) -> str:
         """A sleep; before the code is mended, its suspension is swallowed: the instance is blocked."""
         try:
@@ -173,6 +228,49 @@ class Chaos(Workflow[Params, list[Any]]):
             if mend(ledger, step.instance_id).exists():
                 raise
         return ""
+
+
+class ChaosAsync(Workflow[Params, list[Any]]):
+    """The same, asynchronous."""
+
+    kinds: ClassVar[Sequence[str]] = KINDS
+
+    class Meta:
+        step_retries = PATIENT
+
+    async def run(self, event: WorkflowEvent[Params], step: AsyncStep) -> list[Any]:
+        out: list[Any] = []
+        for position, kind in enumerate(plan(event.params["number"])):
+            name = label(position, kind)
+            out.append(await self.one(step, name, kind, event.params["ledger"], out[-1] if out else ""))
+        return out
+
+    async def one(self, step: AsyncStep, name: str, kind: str, ledger: str, seen: Any) -> Any:
+        """One step of the plan."""
+        if kind == "sleep":
+            await step.sleep(name, NAP)
+            return ""
+        if kind == "event":
+            return (await step.wait_for_event(name, type="note", timeout="1 day")).payload
+        if kind == "approval":
+            return (await step.wait_for_approval(name, title=name, timeout="1 day")).comment
+        if kind == "fork":
+            return list(await asyncio.gather(*(self.arm(step, f"{name}{arm}", ledger, seen) for arm in ARMS)))
+        if kind == "child":
+            params: ChildParams = {"ledger": ledger, "seen": seen, "instance": step.instance_id, "name": name}
+            return await step.run_workflow(name, ChaosChild, params)
+        try:
+            return await step.do(name, BODIES[kind], ledger, seen, **OPTIONS.get(kind, {}))
+        except WorkerLost:
+            return LOST
+        except NonRetryableError as error:
+            return str(error)
+
+    async def arm(self, step: AsyncStep, name: str, ledger: str, seen: Any) -> str:
+        """A task of its own."""
+        if name.endswith(ARMS[0]):
+            await step.sleep(f"nap {name}", NAP)
+        return await step.do(name, plain, ledger, seen)
 
 
 class ChaosLimited(Chaos):
@@ -193,10 +291,10 @@ def mend(ledger: str, instance: str) -> Path:
     return Path(f"{ledger}.mended") / instance
 
 
-WORKFLOWS: Final[tuple[type[Chaos], ...]] = (Chaos, ChaosLimited, Chaos, ChaosMended)
+WORKFLOWS: Final[tuple[type[Chaos] | type[ChaosAsync], ...]] = (Chaos, ChaosLimited, ChaosAsync, ChaosMended)
 """By an instance's number, in turn."""
 
 
-def workflow_of(number: int) -> type[Chaos]:
+def workflow_of(number: int) -> type[Chaos] | type[ChaosAsync]:
     """The workflow of an instance."""
     return WORKFLOWS[number % len(WORKFLOWS)]

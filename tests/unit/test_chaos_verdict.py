@@ -253,3 +253,44 @@ def test_a_terminated_instance(of: Facts, late: list[Line], good: bool) -> None:
 def test_a_doomed_instance_that_nobody_terminated_must_complete() -> None:
     assert judged(of=facts(doomed=True)) == Verdict(complete=0, interrupted=1)
     assert judged(of=replace(GONE, status="running")).lost == 1
+
+
+FORKED = [("0-do", "do"), ("1-fork", "fork"), ("2-child", "child")]
+FORK_OUTPUT: list[Any] = ["n0", ["na", "nb"], "nc"]
+
+
+def forked(*more: Line, **changed: Any) -> Verdict:
+    """A program with branches and a child; the branches write in any order."""
+
+    def line(what: str, step: str, nonce: str, seen: Any) -> Line:
+        return Line(what, "i", 1, step, 1, nonce, seen)
+
+    lines = [line(what, "0-do", "n0", "") for what in ("start", "end")]
+    for what in ("start", "end"):
+        lines += [line(what, f"1-fork{arm}", f"n{arm}", "n0") for arm in "ba"]
+    lines += [line(what, "2-child", "nc", ["na", "nb"]) for what in ("start", "end")]
+    checkpoints = {"0-do": "n0", "1-forka": "na", "1-forkb": "nb", "2-child": "nc"}
+    good: dict[str, Any] = {
+        "steps": FORKED,
+        "output": FORK_OUTPUT,
+        "checkpoints": checkpoints,
+        "rows": [],
+        "events": [],
+    }
+    return judge([facts(**(good | changed))], [*lines, *more], (), "lost")
+
+
+def test_branches_side_by_side_are_good() -> None:
+    verdict = forked()
+    assert (verdict.problems, verdict.complete, verdict.good) == ([], 1, True)
+
+
+@pytest.mark.parametrize("step", ["1-forka", "2-child"])
+def test_a_body_of_a_branch_or_a_child_that_starts_again_is_a_repetition(step: str) -> None:
+    before = "n0" if step == "1-forka" else ["na", "nb"]
+    assert forked(Line("start", "i", 1, step, 2, "late", before)).repeated == 1
+
+
+def test_a_lost_checkpoint_of_a_branch_is_seen() -> None:
+    verdict = forked(output=["n0", ["na", "other"], "nc"])
+    assert (verdict.lost, verdict.good) == (1, False)
