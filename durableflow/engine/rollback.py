@@ -10,150 +10,30 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn
+from typing import Any
 
 from django.db import Error
 
-from durableflow.authoring.context import Lazy, StepContext, idempotency_key
-from durableflow.authoring.undo import AnyRollback, Undo
+from durableflow.authoring.undo import AnyRollback
 from durableflow.core import failures
-from durableflow.core.exceptions import HandlerMissing, InvalidConfig, StepTimeout, Terminated
+from durableflow.core.exceptions import HandlerMissing, InvalidConfig, Terminated
 from durableflow.core.outages import passes
 from durableflow.core.retries import Retries
 from durableflow.engine import endings, rollback_writes
-from durableflow.engine.bodies import BodyRun
 from durableflow.engine.bodyoptions import BodyOptions, resolve
 from durableflow.engine.dry import DryRun, dry_run
+from durableflow.engine.execution import Execution
 from durableflow.engine.interception import Interceptor
-from durableflow.engine.journal import COMPLETE, Identity, Record
+from durableflow.engine.journal import CANCELLED, PENDING, Record
 from durableflow.engine.lease import Claim, Lease
-from durableflow.engine.rollback_writes import Handler, State, Undoing
+from durableflow.engine.rollback_handlers import HandlerFailed, HandlerRun, Handlers
+from durableflow.engine.rollback_writes import Handler, Undoing
 from durableflow.engine.session import Session
-from durableflow.engine.steps import Entry, load_journal
+from durableflow.engine.steps import load_journal
 from durableflow.engine.watcher import let_go
 
 logger = logging.getLogger("durableflow.engine")
-KIND: Final = "rollback"
-"""What interceptors see in place of the step's kind."""
-
-
-class HandlerFailed(Exception):
-    """A handler has failed for good, and that is recorded."""
-
-
-class Handlers(Interceptor):
-    """What intercepts bodies sees that these are handlers: a mock of the step is none of its handler."""
-
-    def __init__(self, interceptor: Interceptor) -> None:
-        self._interceptor = interceptor
-
-    def body(self, workflow: str, identity: Identity, attempt: int, body: Callable[[], Any]) -> Callable[[], Any]:
-        """See ``Interceptor``."""
-        return self._interceptor.body(workflow, identity._replace(kind=KIND), attempt, body)
-
-    def before_checkpoint(self, workflow: str, identity: Identity, attempt: int) -> None:
-        """See ``Interceptor``."""
-        self._interceptor.before_checkpoint(workflow, identity._replace(kind=KIND), attempt)
-
-    def before_exit(self) -> None:
-        """See ``Interceptor``."""
-        self._interceptor.before_exit()
-
-
-class HandlerRun(BodyRun):
-    """One handler's way to its end or to the suspension until its next attempt: a body whose writes go to the columns of the
-    rollback."""
-
-    def __init__(self, session: Session, forward: Record, handler: Handler, options: BodyOptions) -> None:
-        record = Record(
-            handler.identity,
-            forward.seq,
-            session.claim.execution,
-            forward.key_run,
-            handler.state.status,
-            attempts=handler.state.attempts,
-            attempts_before_retry=handler.used_before,
-            wake_at=handler.wake_at,
-            token=session.lease.token,  # whoever wrote an open start mark: its attempt was lost
-            config="",
-        )
-        super().__init__(session, session.replay.root, handler.identity, record, options)
-        self._forward, self._written = forward, handler.state
-
-    @property
-    def always_marked(self) -> bool:
-        """No handler begins without a start mark."""
-        return True
-
-    def write(
-        self,
-        started: Any,
-        *entries: Entry,
-        record: Record | None = None,
-        wake_in: float | None = None,
-        unshaken: bool = False,
-    ) -> Any:
-        """See ``StepRun``."""
-        wanted = record or self.record
-        run_number = self.session.claim.run_number
-        wake_at = rollback_writes.write_handler(
-            self.lease, run_number, wanted, self._written, entries, wake_in, unshaken
-        )
-        self._written = State(wanted.status, wanted.attempts)
-        return wake_at
-
-    def context(self, started: datetime) -> Lazy:
-        """That of the step: the attempt that it reached, the same idempotency key; the deadline is the handler's."""
-        claim, identity, forward = self.session.claim, self.identity, self._forward
-        return Lazy(
-            lambda: StepContext(
-                name=identity.name,
-                count=identity.count,
-                attempt=forward.attempts,
-                instance_id=claim.instance_id,
-                workflow=claim.workflow,
-                run_number=claim.run_number,
-                idempotency_key=idempotency_key(claim.seed, forward.key_run, *identity),
-                deadline=started + timedelta(seconds=self.options.timeout),
-                config=self.session.decode(forward.config or "{}", identity),
-            )
-        )
-
-    def undo(self, rollback: AnyRollback, error: Exception) -> None:
-        """Make one attempt, or unwind until the next. Raises HandlerFailed after the last."""
-        forward = self._forward
-        completed = forward.status == COMPLETE
-        output = self.session.recorded(forward) if completed else None
-
-        def body() -> None:
-            rollback.handler(Undo(completed=completed, output=output, error=error, context=self._context()))
-
-        self.run(body)
-
-    def describe(self, error: BaseException) -> dict[str, Any]:
-        """For people alone: nobody rebuilds a handler's error. Of a sensitive step nothing but its type is kept."""
-        return self.shown(super().describe(error))
-
-    def timeout_error(self) -> StepTimeout:
-        """See ``StepRun``."""
-        return StepTimeout(
-            f"{self.lease.label}: the rollback handler of step {self.identity.label!r} took longer than its timeout of "
-            f"{self.options.timeout:g} seconds."
-        )
-
-    def mark_running(self) -> None:
-        """It is marked already."""
-
-    def _failed(self, error: BaseException) -> Any:
-        self.session.replay.refusal = None  # it fails this handler, which is not tried again, and nothing else
-        return super()._failed(error)
-
-    def raise_failed(self) -> NoReturn:
-        """The handler has failed; nothing is raised into ``run``."""
-        raise HandlerFailed
 
 
 def fail(lease: Lease, described: dict[str, Any], *, leftovers: bool) -> bool:
@@ -186,9 +66,8 @@ def roll_back(claim: Claim, cls: type[Any], params: Any, interceptor: Intercepto
     if not left:
         return
     records = {record.identity: record for record in load_journal(claim.lease, claim.run_number)}
-    dry = dry_run(claim, cls, list(records.values()), params)
-    if dry.error is not None and isinstance(dry.error, Error) and passes(dry.error):
-        raise dry.error  # the database is away: nobody knows which handlers there are
+    dry = dry_run(claim, cls, [_as_it_was(record) for record in records.values()], params)
+    _check_database(dry, left)
     session = _ready(dry, interceptor)
     for handler in left:
         Session.check_alive(session)
@@ -199,7 +78,23 @@ def roll_back(claim: Claim, cls: type[Any], params: Any, interceptor: Intercepto
             _undo(session, forward, handler, rollback, undone)
 
 
-def _ready(dry: DryRun, interceptor: Interceptor) -> Session:
+def _check_database(dry: DryRun, left: list[Handler]) -> None:
+    """Raise what kept the replay from finding handlers, where that passes by itself: the database is away, and nobody knows
+    which handlers there are. A failure that is recorded is none of that."""
+    error = dry.error
+    if all(handler.identity in dry.handlers for handler in left) or not isinstance(error, Error):
+        return
+    if passes(error) and not any(error is known for known, _ in dry.execution.errors):
+        raise error
+
+
+def _as_it_was(record: Record) -> Record:
+    """A record without the cancellation that an earlier end of this rollback has made: what was open is not recorded, but the
+    branches of a group are."""
+    return replace(record, status=PENDING) if record.status == CANCELLED else record
+
+
+def _ready(dry: DryRun, interceptor: Interceptor) -> Execution:
     """The dry replay's session, for the handlers: what ``step`` they hold refuses their durable calls as it does a body's."""
     session = dry.execution
     session.replay.stop = session.replay.root.stop = session.replay.refusal = None
@@ -207,7 +102,7 @@ def _ready(dry: DryRun, interceptor: Interceptor) -> Session:
     return session
 
 
-def _undo(session: Session, forward: Record, handler: Handler, rollback: AnyRollback, undone: Undoing) -> None:
+def _undo(session: Execution, forward: Record, handler: Handler, rollback: AnyRollback, undone: Undoing) -> None:
     try:
         run = HandlerRun(session, forward, handler, _options(session, forward, rollback))
     except InvalidConfig as error:
@@ -240,7 +135,7 @@ def _options(session: Session, forward: Record, rollback: AnyRollback) -> BodyOp
     return replace(resolve(session, label, None, retries, timeout, forward.sensitive, False), rollback=True)
 
 
-def _missing(session: Session, forward: Record, handler: Handler, error: Exception | None) -> None:
+def _missing(session: Execution, forward: Record, handler: Handler, error: Exception | None) -> None:
     """Today's code gives no handler for a step that is to be undone."""
     why = "" if error is None else f" (run() came no further than {type(error).__name__}: {error})"
     label = forward.identity.label
@@ -255,7 +150,7 @@ def _missing(session: Session, forward: Record, handler: Handler, error: Excepti
     )
 
 
-def _fail(session: Session, forward: Record, handler: Handler, error: Exception) -> None:
+def _fail(session: Execution, forward: Record, handler: Handler, error: Exception) -> None:
     """A handler fails without an attempt."""
     run = HandlerRun(session, forward, handler, BodyOptions(Retries(limit=0), 0.0, forward.sensitive, False, True))
     logger.error("%s", error, extra=_extra(session))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from durableflow import NonRetryableError, Retries, Step, Undo, Workflow, WorkflowEvent
-from durableflow.engine import rollback, rollback_writes
+from durableflow.engine import rollback, rollback_handlers, rollback_writes
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import PASS, Interceptor
@@ -57,7 +57,7 @@ class AtCheckpoint(Interceptor):
 
     def before_checkpoint(self, _workflow: str, identity: Identity, _attempt: int) -> None:
         """See ``Interceptor``."""
-        if (identity.kind, identity.name) == (rollback.KIND, "b"):
+        if (identity.kind, identity.name) == (rollback_handlers.KIND, "b"):
             self.stop()
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from durableflow import NonRetryableError, Retries, Rollback, Step, Undo, Workflow, WorkflowEvent, drain
 from durableflow.engine import rollback_writes, watcher
@@ -383,3 +384,32 @@ def test_run_itself_fails_without_a_step() -> None:
     log: list[str] = []
     row = drained(workflow(run, log).create())
     assert (row.status, log) == (S.ERRORED, ["undo A NonRetryableError('bug')"])
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_the_database_was_away(recorded: bool, stopped_clock: StoppedClock) -> None:
+    """A step that has failed with a database error is undone like any. But where ``run`` itself cannot reach a database, nobody
+    knows yet which handlers there are: the rollback is tried again."""
+    away = not recorded
+
+    def fails() -> None:
+        raise OperationalError("the other database is away")
+
+    def run(step: Step, log: list[str]) -> None:
+        if away and log:
+            fails()
+        step.do("a", lambda: "A", rollback=Rollback(lambda undo: log.append("undo"), retries=0))
+        if recorded:
+            step.do("b", fails, retries=0)
+        log.append("run")
+        raise NonRetryableError("bug")
+
+    log: list[str] = []
+    row = drained(workflow(run, log).create())
+    if not recorded:
+        assert (row.status, row.give_backs, log) == (S.ROLLING_BACK, 1, ["run"])
+        away = False
+        stopped_clock.advance(5)
+        drained(row)
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+    assert log[-1] == "undo"

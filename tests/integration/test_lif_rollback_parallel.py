@@ -1,0 +1,231 @@
+"""Rollback of parallel work: the order is that of the starts, whatever ended first (LIF-15, design 7)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group
+
+from durableflow import (
+    AsyncStep,
+    NonRetryableError,
+    Retries,
+    Rollback,
+    Step,
+    Undo,
+    Workflow,
+    WorkflowEvent,
+    drain,
+    get_step_context,
+)
+from durableflow.models import WorkflowInstance
+from durableflow.testing import Harness
+from tests.integration.eng_flows import workflow
+from tests.integration.lif_flows import Saga
+from tests.support.concurrency import PATIENCE, Task
+from tests.support.engine import drained, history_of
+
+S = WorkflowInstance.Status
+UNDONE: list[tuple[str, Any]] = []
+"""Label and output of what was undone, in the order in which the handlers ran."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_undone() -> None:
+    UNDONE.clear()
+
+
+def note(undo: Undo[Any]) -> None:
+    UNDONE.append((f"{undo.context.name}-{undo.context.count}", undo.output))
+
+
+def fails(undo: Undo[Any]) -> None:
+    raise AssertionError("it never started")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_reverse_order_of_start() -> None:
+    """LIF-15: a, b, parallel (c fast, d slow), e fails; each once, with its output, none for e. c starts first and ends last."""
+    started, ended = threading.Event(), threading.Event()
+
+    def c() -> str:
+        started.set()
+        assert ended.wait(PATIENCE)
+        return "C"
+
+    def d_later(step: Step) -> str:
+        assert started.wait(PATIENCE)
+        return step.do("d", lambda: (ended.set(), "D")[1], rollback=note)
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: "A", rollback=note)
+        step.do("b", lambda: "B", rollback=note)
+        step.gather("both", lambda: step.do("c", c, rollback=note), lambda: d_later(step))
+        step.do("e", Saga.fail, rollback=note)
+
+    row = drained(workflow(run, []).create())
+    assert [step.name for step in row.steps.filter(kind="do").order_by("seq")] == ["a", "b", "c", "d", "e"]
+    assert UNDONE == [("e-1", None), ("d-1", "D"), ("c-1", "C"), ("b-1", "B"), ("a-1", "A")]
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+
+
+@pytest.mark.django_db
+def test_both_branches_fail_or_not(workflows: Harness) -> None:
+    """Reference G: parallel starts A, B are undone B, A; an ExceptionGroup is an uncaught error like any other."""
+    errors: list[Exception] = []
+
+    def handler(undo: Undo[Any]) -> None:
+        note(undo)
+        errors.append(undo.error)
+
+    def run(step: Step, log: list[str]) -> None:
+        step.gather(
+            "both",
+            lambda: step.do("a", lambda: "A", rollback=handler),
+            lambda: [step.do("b", lambda: "B", rollback=handler), step.do("x", Saga.fail)],
+        )
+
+    row = workflows.run(workflow(run, []))
+    assert UNDONE == [("b-1", "B"), ("a-1", "A")]
+    assert row.status == S.ERRORED and isinstance(errors[0], ExceptionGroup)
+    assert [str(member) for member in errors[0].exceptions] == ["no money"]
+
+
+@pytest.mark.django_db
+def test_items_of_a_map(workflows: Harness) -> None:
+    """Each item is a step: those that were started are undone, the one that failed too."""
+
+    def work(item: int) -> int:
+        if item == 3:
+            raise NonRetryableError("three")
+        return item * 10
+
+    def run(step: Step, log: list[str]) -> None:
+        step.map("measure", work, [1, 2, 3], rollback=Rollback(note, retries=0))
+
+    row = workflows.run(workflow(run, []))
+    assert UNDONE == [("measure-3", None), ("measure-2", 20), ("measure-1", 10)]
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+
+
+@pytest.mark.django_db
+def test_terminated_while_branches_wait(workflows: Harness) -> None:
+    """Design 7: the replay for the handlers goes on in each branch up to its first unfinished call."""
+    broken = [OSError("closed")]
+
+    def book() -> str:
+        if broken:
+            raise broken.pop()
+        return "booked"
+
+    def run(step: Step, log: list[str]) -> None:
+        def waits(name: str) -> None:
+            step.do(f"{name} before", lambda: name, rollback=note)
+            step.wait_for_event(f"{name} waits", type="x", timeout=None)
+            step.do(f"{name} after", lambda: name, rollback=fails)
+
+        step.do("first", lambda: "1", rollback=note)
+        step.gather(
+            "all",
+            lambda: waits("a"),
+            lambda: step.gather("inner", lambda: waits("b"), lambda: waits("c")),
+            lambda: step.do("retried", book, retries=Retries(limit=3, delay=60), rollback=note),
+        )
+
+    row = workflows.run(workflow(run, []))
+    assert row.status == S.WAITING
+    row.terminate(rollback=True)
+    workflows.run_due()
+    assert [label for label, _ in UNDONE] == ["retried-1", "c before-1", "b before-1", "a before-1", "first-1"]
+    assert UNDONE[0] == ("retried-1", None), "it has had an attempt, so it may have had an effect"
+    assert (row.status, row.rollback) == (S.TERMINATED, {"outcome": "complete", "failed": []})
+    assert not row.steps.filter(status__in=("pending", "started")).exists()
+    assert not row.pending_events.filter(status="open").exists()
+
+
+@pytest.mark.django_db
+def test_failed_handlers_of_branches_run_again_alone(workflows: Harness) -> None:
+    """Design 7: after the end, when all that was open is cancelled, the replay still finds the handlers of branches."""
+    broken = True
+
+    def handler(undo: Undo[Any]) -> None:
+        note(undo)
+        if broken:
+            raise NonRetryableError("no")
+
+    def run(step: Step, log: list[str]) -> None:
+        def waits(name: str) -> None:
+            step.do(name, lambda: name, rollback=handler if name == "a" else note)
+            step.wait_for_event(f"{name} waits", type="x", timeout=None)
+
+        step.gather("both", lambda: waits("a"), lambda: waits("b"))
+
+    row = workflows.run(workflow(run, []))
+    row.terminate(rollback=True)
+    workflows.run_due()
+    assert (row.status, row.rollback) == (S.TERMINATED, {"outcome": "failed", "failed": ["both-1[1]/a-1"]})
+    broken = False
+    row.retry()
+    workflows.run_due()
+    assert UNDONE == [("b-1", "b"), ("a-1", "a"), ("a-1", "a")]
+    assert (row.status, row.rollback) == (S.TERMINATED, {"outcome": "complete", "failed": []})
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_async_workflow() -> None:
+    """The same for ``async def run``: sync and async handlers, and a durable call in one is refused."""
+
+    class AsyncSaga(Workflow[Any, Any]):
+        async def run(self, event: WorkflowEvent[Any], step: AsyncStep) -> None:
+            async def undo(undo: Undo[Any]) -> None:
+                note(undo)
+
+            async def calls(undo: Undo[Any]) -> None:
+                await step.do("inside", lambda: UNDONE.append(("inside", None)))
+
+            await step.do("a", lambda: "A", rollback=note)
+            await step.do("b", lambda: "B", rollback=undo)
+            await step.do("c", lambda: "C", rollback=calls)
+            await step.do("d", Saga.fail)
+
+    row = drained(AsyncSaga.create())
+    assert UNDONE == [("b-1", "B"), ("a-1", "A")]
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "failed", "failed": ["c-1"]})
+    assert "inside" in row.steps.get(name="c").rollback_error["message"]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("where", [lambda work: work(), lambda work: Task(work).result()], ids=["main", "thread"])
+def test_an_async_handler_that_takes_too_long(where: Callable[[Any], Any]) -> None:
+    """Design 6, "Timeouts": it is cancelled at its deadline, in whichever thread; its second attempt may use the ORM."""
+    cancelled: list[bool] = []
+
+    async def undo(undo: Undo[Any]) -> None:
+        note(undo)
+        assert get_step_context() is undo.context
+        if len(UNDONE) > 1:
+            await Group.objects.acreate(name="undone")
+            return
+        try:
+            await asyncio.sleep(PATIENCE)
+        except asyncio.CancelledError:
+            cancelled.append(True)
+            raise
+
+    class SlowAsync(Workflow[Any, Any]):
+        async def run(self, event: WorkflowEvent[Any], step: AsyncStep) -> None:
+            await step.do("a", lambda: "A", rollback=Rollback(undo, retries=Retries(limit=1, delay=0), timeout=0.3))
+            await step.do("b", Saga.fail)
+
+    row = SlowAsync.create()
+    where(lambda: drain(30))
+    row.refresh_from_db()
+    assert (UNDONE, cancelled) == ([("a-1", "A")] * 2, [True])
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+    (timed_out,) = history_of(row, "rollback_attempt_errored")
+    assert timed_out["error"]["type"] == "durableflow.StepTimeout"
+    assert Group.objects.filter(name="undone").count() == 1
