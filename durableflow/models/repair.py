@@ -16,6 +16,7 @@ from durableflow.models.audit import record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
 
 WAITS = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
+WITHOUT_BODY = (*WAITS, StepKind.CHILD)
 
 
 class RepairVerbs(InstanceFields):
@@ -84,8 +85,11 @@ def _reset_failed(row: Any, error: Any) -> list[str]:
     for wait in cancelled.filter(kind__in=WAITS):
         _reset(_notifies(records, wait))
     cancelled = cancelled.exclude(kind=StepKind.NOTIFY)
+    # A child has ended with its parent, or is about to: it is started anew, with its whole time.
+    ended = cancelled.filter(kind=StepKind.CHILD, remaining=None)
+    ended.update(attempts_before_retry=F("attempts"), wake_at=None)
     # A body that had begun, and whose worker was lost with it, is not forgotten: without retries it never begins again.
-    begun = Q(attempts__gt=F("attempts_before_retry"), error_data=None, wake_at=None) & ~Q(kind__in=WAITS)
+    begun = Q(attempts__gt=F("attempts_before_retry"), error_data=None, wake_at=None) & ~Q(kind__in=WITHOUT_BODY)
     cancelled.filter(begun).update(status=StepStatus.STARTED, finished=None)
     cancelled.update(status=StepStatus.PENDING, finished=None)
     identities = [] if error is None or isinstance(error, Unreadable) else error.get("steps", [])

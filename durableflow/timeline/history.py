@@ -46,6 +46,7 @@ HISTORY_TYPES: Final = (
     "wait_cancelled",
     "event_received",
     "decided",
+    "child_started",
     "child_finished",
 )
 # Which stored types a reader's type may come from, beside itself.
