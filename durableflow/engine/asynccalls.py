@@ -165,17 +165,20 @@ class Calls:
             )
         return self._scope(), path
 
-    def reserve(self, scope: Scope, path: TaskPath, kind: str, name: str) -> tuple[Identity, Record | None]:
+    def reserve(self, scope: Scope, path: TaskPath, call: Call) -> tuple[Identity, Record | None]:
         """The identity of the next call of this name, and its record. Raises InvalidDurableCall (sticky) where another task has
         used the name: which of them came first would depend on timing."""
-        owner = self._owners.setdefault((scope.name, kind, name), path)
+        if isinstance(call, PatchCall):  # it has one record, however often it is called
+            identity = Identity(scope.name, call.kind, call.name, 1)
+            return identity, self.replay.records.get(identity)
+        owner = self._owners.setdefault((scope.name, call.kind, call.name), path)
         if owner is not path:
             self._refuse(
-                f"{kind} {name!r} of {self.replay.where} is called by two tasks ({owner} and {path}), so which of them is "
-                f"{name}-1 would depend on timing. Put the item into the name, as in f'{name} {{item}}', or use step.gather or "
-                "step.map, whose branches have names of their own."
+                f"{call.kind} {call.name!r} of {self.replay.where} is called by two tasks ({owner} and {path}), so which of them is "
+                f"{call.name}-1 would depend on timing. Put the item into the name, as in f'{call.name} {{item}}', or use "
+                "step.gather or step.map, whose branches have names of their own."
             )
-        identity = scope.reserve(kind, name)
+        identity = scope.reserve(call.kind, call.name)
         record = self.replay.records.get(identity)
         if record is not None:
             scope.mark_met(record)

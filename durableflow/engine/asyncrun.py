@@ -26,10 +26,11 @@ from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 
 from durableflow.authoring.calls import Call
 from durableflow.authoring.context import derive, set_current_step
+from durableflow.authoring.group_calls import GatherCall, MapCall
 from durableflow.core import atomicity, codec
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import InvalidDurableCall
-from durableflow.engine import endings
+from durableflow.engine import asyncgroups
 from durableflow.engine.abandonment import stack_of
 from durableflow.engine.asyncbody import CANCEL_SECONDS, AsyncBodyRun, Body, current_body
 from durableflow.engine.asynccalls import Calls, DurableCall, drop, turn_of
@@ -39,6 +40,7 @@ from durableflow.engine.execution import Execution
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.loop import Loop, LoopThread
 from durableflow.engine.replay import Scope
+from durableflow.engine.seats import Seat, current_seat
 from durableflow.engine.unwind import Block, Drop, LeaseLost, Suspend, Unwind, WriteFailed
 
 logger = logging.getLogger("durableflow.engine")
@@ -48,6 +50,8 @@ SETTLE_TURNS: Final = 10
 """Turns of the loop after the end of ``run`` in which tasks that it has cancelled may end."""
 CLOSE_SECONDS: Final = 2 * CANCEL_SECONDS
 """How long the loop's thread is waited for at the end."""
+AGAIN: Final = object()
+"""The answer to a call that waited, and is to be made again."""
 _given_up: list[asyncio.Task[Any]] = []
 """Tasks that swallow their cancellation. Kept: what would collect them would run their code in any thread."""
 
@@ -63,8 +67,10 @@ class Ask:
     record: Record | None
     answer: Callable[[], Any]
     again: Callable[[], Any]
+    seat: Seat | None
     wake_at: datetime | None = None
     label: str = ""
+    parked: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,8 +122,11 @@ class AsyncRun:
         """See ``AsyncRuntime``."""
         what = f"{call.kind} {call.name!r}"
         scope, path = self.calls.guard(what)
-        identity, record = self.calls.reserve(scope, path, call.kind, call.name)
-        return self.calls.new(what, lambda made: self._answer(made, scope, identity, record, call))
+        identity, record = self.calls.reserve(scope, path, call)
+        if isinstance(call, GatherCall | MapCall):
+            return self.calls.new(what, lambda made: asyncgroups.settle(self, made, scope, identity, record, call))
+        work = partial(self.execution.answer_as, scope, identity, call)
+        return self.calls.new(what, lambda made: self.ask(made, turn_of(record, call), scope, identity, record, work))
 
     def set_progress(self, value: Any) -> Coroutine[Any, Any, None]:
         """See ``AsyncRuntime``."""
@@ -160,12 +169,6 @@ class AsyncRun:
         """See ``CommonRuntime``."""
         return self.execution.logger
 
-    async def _answer(
-        self, made: DurableCall, scope: Scope, identity: Identity, record: Record | None, call: Call
-    ) -> Any:
-        work = partial(self.execution.answer_as, scope, identity, call)
-        return await self.ask(made, turn_of(record, call), scope, identity, record, work)
-
     async def ask(
         self,
         made: DurableCall,
@@ -176,22 +179,45 @@ class AsyncRun:
         work: Callable[[], Any],
     ) -> Any:
         """Have the instance's thread do ``work``, and a body of it here; the value, or the error is raised."""
-        value = await self._sent_off(Ask(made, scope, identity, record, work, work), turn)
-        while isinstance(value, Body):
-            ask = Ask(made, scope, identity, record, await value.end(self), work)
-            value = await self._sent_off(ask, Turn.NOW)
-        return value
+        seat = current_seat.get()
+        if seat is not None:
+            await seat.take()
+            seat.begin()
+        try:
+            value = await self._sent_off(Ask(made, scope, identity, record, work, work, seat), turn)
+            while True:
+                if isinstance(value, Body):
+                    finish = await value.end(self)
+                    value = await self._sent_off(Ask(made, scope, identity, record, finish, work, seat), Turn.NOW)
+                elif value is AGAIN and seat is not None:
+                    await seat.take()
+                    value = await self._sent_off(Ask(made, scope, identity, record, work, work, seat), Turn.NEW)
+                else:
+                    return value
+        finally:
+            if seat is not None:
+                seat.end()
 
     async def _sent_off(self, ask: Ask, turn: Turn) -> Any:
         future = ask.call.future = self.loop.create_future()
         self.desk.ask(turn, partial(self._do, ask, turn))
-        value, error = await future
+        try:
+            value, error = await future
+        finally:
+            if ask.parked and ask.seat is not None:
+                ask.parked = False
+                ask.seat.wake()
         if error is not None:
             raise error
         return value
 
+    def _park(self, ask: Ask) -> None:
+        """In the loop: the call waits, and its branch may leave its place to others."""
+        if ask.seat is not None and not ask.call.gone:
+            ask.parked = True
+            ask.seat.park()
+
     def _deliver(self, ask: Ask, value: Any, error: Exception | None) -> None:
-        self.loop.seen += 1
         if isinstance(value, Body):
             self._undelivered.discard(value)
         future = ask.call.future
@@ -281,6 +307,8 @@ class AsyncRun:
                 return
             ask.wake_at, ask.label = stop.outcome.wake_at, stop.outcome.where
             self._parked[ask.call] = ask
+            if ask.seat is not None:
+                self._post(self._park, ask)
         except Exception as error:
             self._send(ask, None, error)
         else:
@@ -307,8 +335,16 @@ class AsyncRun:
             )
 
     def _send(self, ask: Ask, value: Any, error: Exception | None) -> None:
+        self._post(self._deliver, ask, value, error)
+
+    def _post(self, callback: Callable[..., None], *args: Any) -> None:
+        """Have the loop call back. Counted: until then the loop does not rest."""
         self._sent += 1
-        self.loop.call_soon_threadsafe(self._deliver, ask, value, error)
+        self.loop.call_soon_threadsafe(self._posted, callback, *args)
+
+    def _posted(self, callback: Callable[..., None], *args: Any) -> None:
+        self.loop.seen += 1
+        callback(*args)
 
     # When nothing goes on by itself ---------------------------------------------------------------------------------------
 
@@ -354,7 +390,10 @@ class AsyncRun:
         return list(self._parked.values())
 
     def _again(self, ask: Ask, turn: Turn) -> None:
-        self._parked.pop(ask.call, None)
+        parked = self._parked.pop(ask.call, None)
+        if parked is not None and ask.seat is not None:
+            self._send(ask, AGAIN, None)  # it has left its place, and takes one first
+            return
         ask.answer = ask.again
         self.desk.ask(turn, partial(self._do, ask, turn))
 
@@ -379,7 +418,9 @@ class AsyncRun:
         waiting = self._waiting()
         if waiting and not self.execution.dry:
             moment = self.execution.claim.db_now()
-            news = endings.take_woken(self.execution.lease)
+            before = self.execution.news
+            self.execution.take_news()
+            news = self.execution.news != before
             for ask in waiting:
                 if news or (ask.wake_at is not None and ask.wake_at <= moment):
                     self._again(ask, Turn.NEW)
@@ -399,7 +440,9 @@ class AsyncRun:
 
     def _settle(self, task: asyncio.Task[Any], turns: int) -> None:
         """In the loop: ``run`` has ended; tasks that it has cancelled end too."""
-        if turns and (self.calls.pending or self.calls.unawaited) and not self.calls.stopping:
+        if self.calls.stopping:
+            return  # how the execution ends is known already
+        if turns and (self.calls.pending or self.calls.unawaited):
             self.loop.call_soon(self._settle, task, turns - 1)
             return
         error: BaseException | None

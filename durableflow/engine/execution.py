@@ -17,6 +17,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS
 from durableflow.core.exceptions import InvalidConfig, NonRetryableError
 from durableflow.engine import children, continuing, endings, starvation
+from durableflow.engine.awaiting import awaited
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
 from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.gathering import gather, map_items
@@ -45,8 +46,7 @@ ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
 class Execution(Session):
     """The runtime behind ``step``: each durable call returns, raises, runs a body, opens a wait or suspends."""
 
-    body_run: type[BodyRun] = BodyRun
-    """Runs the bodies of ``step.do``."""
+    body_run = BodyRun
     _logger: LoggerAdapter[Any] | None = None
 
     # Runtime ----------------------------------------------------------------------------------------------------------
@@ -71,6 +71,9 @@ class Execution(Session):
         starvation.leave(self.claim, error)
         self.replay.unwind(Unwind(Drop(self.lease.label)))
 
+    def note(self, scope: Scope, identity: Identity, call: calls.Call) -> None:
+        """Told of each call whose branches others settle."""
+
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """Answer a call whose identity is reserved."""
         record = self.replay.meet(scope, identity)
@@ -81,6 +84,8 @@ class Execution(Session):
             return self.body_run(self, scope, identity, record, options).run(call.body)
         answer = ANSWERS.get(type(call))
         if answer is not None:
+            if record is None or not record.finished:
+                self._charge = False  # bodies of branches have start marks of their own
             return answer(self, scope, identity, record, call)
         if record is not None and record.finished:
             return self._recorded(record, call)
@@ -249,4 +254,4 @@ class Execution(Session):
 
 def _without_result(notify: Any, pending: PendingEvent) -> None:
     """``notify`` is for its effect: what it returns need not be storable."""
-    notify(pending)
+    awaited(notify(pending))

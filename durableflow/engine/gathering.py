@@ -7,7 +7,7 @@ not recorded; a replay runs the branches over their own records.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, NoReturn
 
@@ -16,7 +16,6 @@ from durableflow.core import codec
 from durableflow.core.exceptions import NonDeterminismError
 from durableflow.core.statuses import StepKind
 from durableflow.engine import scopes
-from durableflow.engine.bodies import BodyRun
 from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.groups import Branch, Group
 from durableflow.engine.journal import COMPLETE, FAILED, PENDING, Identity, Record
@@ -27,12 +26,22 @@ DIGEST: int = 16
 """Hex digits of an item's digest."""
 
 
+Plan = Generator[tuple[list[Branch], bool], None, Any]
+"""A group's way to its value: it yields the branches that have to be settled before it goes on, and whether they have been
+before. Who settles them is left open: threads, or the tasks of an event loop."""
+
+
 def gather(session: Session, scope: Scope, identity: Identity, record: Record | None, call: GatherCall) -> Any:
     """Run the branches, each in a scope of its own; a tuple of what they return, in their order.
 
     All are settled before an ExceptionGroup of the failures is raised (case ENG-11). Raises NonDeterminismError (by Unwind) for
     another number of branches than is recorded, InvalidDurableCall, LimitExceeded.
     """
+    return _settled(session, scope, identity, call, plan_gather(session, identity, record, call))
+
+
+def plan_gather(session: Session, identity: Identity, record: Record | None, call: GatherCall) -> Plan:
+    """``gather`` without the settling."""
     made = [
         Branch(scopes.inner(identity, position), _run_in_scope(branch))
         for position, branch in enumerate(call.branches, start=1)
@@ -46,7 +55,7 @@ def gather(session: Session, scope: Scope, identity: Identity, record: Record | 
                 f"{len(made)} now. Give the changed call another name, or put the old code back, and resume the instance."
             )
         )
-    Group(session, scope, identity, made, call.concurrency).settle()
+    yield made, record.finished
     for branch in made:
         _check_met(session, branch.scope, identity)
     return tuple(end(session, identity, record, made, call.return_exceptions))
@@ -58,6 +67,12 @@ def map_items(session: Session, scope: Scope, identity: Identity, record: Record
     An item is known by its position, and its digest is recorded: one that has changed is refused at a replay. Errors as
     ``gather``; CodecError for an item that cannot be stored.
     """
+    found: list[Any] = _settled(session, scope, identity, call, plan_map(session, identity, record, call))
+    return found
+
+
+def plan_map(session: Session, identity: Identity, record: Record | None, call: MapCall) -> Plan:
+    """``map_items`` without the settling."""
     inner = scopes.inner(identity)
     digests = [digest(item, f"item {number} of {identity.label!r}") for number, item in enumerate(call.items, start=1)]
     record = begin(session, identity, record, {"items": digests})
@@ -74,8 +89,18 @@ def map_items(session: Session, scope: Scope, identity: Identity, record: Record
         else:
             todo.append(branch)
     if todo:
-        Group(session, scope, identity, todo, call.concurrency).settle()
+        yield todo, False
     return end(session, identity, record, made, call.return_exceptions)
+
+
+def _settled(session: Session, scope: Scope, identity: Identity, call: GatherCall | MapCall, plan: Plan) -> Any:
+    """Follow a plan, with threads that help."""
+    try:
+        while True:
+            made, _replayed = next(plan)
+            Group(session, scope, identity, made, call.concurrency).settle()
+    except StopIteration as over:
+        return over.value
 
 
 def begin(session: Session, identity: Identity, record: Record | None, config: dict[str, Any]) -> Record:
@@ -144,7 +169,7 @@ def _run_item(session: Session, identity: Identity, call: MapCall, item: Any) ->
         if session.dry:
             session.suspend(scope, None, identity)
         options = options_of(session, identity.label, record, call)
-        return BodyRun(session, scope, identity, record, options).run(partial(call.fn, item))
+        return session.body_run(session, scope, identity, record, options).run(partial(call.fn, item))
 
     return run
 

@@ -75,6 +75,8 @@ class Session:
 
     dry = False
     """Whether nothing may be run or written (``engine.dry``)."""
+    body_run: type[Any]
+    """Runs the bodies of steps (``bodies.BodyRun``)."""
 
     def __init__(self, claim: Claim, cls: type[Any], records: list[Record], interceptor: Interceptor = PASS) -> None:
         self.claim = claim
@@ -94,6 +96,7 @@ class Session:
         # Looked up once: each durable call asks them what is open.
         self.replay.root.wrappers = list(connections.all())
         self.branches = InFlight()
+        self.news = 0
         self._lock = threading.Lock()
         self.errors: list[tuple[BaseException, Identity]] = []
         self.refused: Refused | None = None
@@ -253,6 +256,13 @@ class Session:
         if record.finished:
             self.shaken = False
         return written
+
+    def take_news(self) -> None:
+        """Count it in ``news`` if something has arrived for the instance. Whoever waited before may go on: what is taken here
+        wakes nobody else any more."""
+        if endings.take_woken(self.lease):
+            with self._lock:
+                self.news += 1
 
     def check_alive(self) -> None:
         """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""
