@@ -28,6 +28,7 @@ from durableflow.engine.timeouts import Deadline, clean_connections, drop_active
 from durableflow.engine.unwind import (
     AlreadyFinished,
     BranchesInFlight,
+    Drop,
     GiveBack,
     LeaseLost,
     ProcessDied,
@@ -204,6 +205,8 @@ class BodyRun(StepRun):
         replacement.over(abandonment.cause(self.attempt))
         for connection in connections.all(initialized_only=True):
             atomicity.drop(connection)  # the watcher has cut it off
+        if self.scope.lost is not None:  # others go on with the branch: nothing of it is for this thread any more
+            self.scope.stop = Unwind(Drop(self.lease.label))
         raise LeaseLost(self.lease.label)
 
     # Writes -----------------------------------------------------------------------------------------------------------

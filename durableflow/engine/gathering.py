@@ -97,8 +97,8 @@ def _settled(session: Session, scope: Scope, identity: Identity, call: GatherCal
     """Follow a plan, with threads that help."""
     try:
         while True:
-            made, _replayed = next(plan)
-            Group(session, scope, identity, made, call.concurrency).settle()
+            made, replayed = next(plan)
+            Group(session, scope, identity, made, call.concurrency, replayed=replayed).settle()
     except StopIteration as over:
         return over.value
 

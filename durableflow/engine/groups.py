@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from functools import partial
+from heapq import heappop, heappush
+from itertools import count
 from typing import Any, Final, NoReturn
 
 from django.db import connections
 
 from durableflow.core import atomicity
 from durableflow.core.exceptions import InvalidDurableCall
-from durableflow.engine import endings, scopes, watcher
+from durableflow.engine import scopes, watcher
 from durableflow.engine.branches import branches
 from durableflow.engine.journal import Identity
 from durableflow.engine.replay import Scope, swallowed
@@ -29,7 +32,8 @@ from durableflow.engine.unwind import Block, Drop, GiveBack, LeaseLost, ProcessD
 
 LOOK: Final = 0.1
 """Seconds between two looks for a stop, and for what has arrived, while others are in their bodies."""
-_LEAVES: Final = (Unwind, LeaseLost, WriteFailed, ProcessDied, KeyboardInterrupt, SystemExit, GeneratorExit)
+_OURS: Final = (Unwind, LeaseLost, WriteFailed, ProcessDied)
+"""What the engine raises to leave user code."""
 
 
 class State(Enum):
@@ -44,36 +48,50 @@ class State(Enum):
 @dataclass(eq=False)
 class Branch:
     """One branch. ``run``: makes one pass over it in the scope it is given. ``turn``: which pass this is; the outcome of an
-    earlier one, whose thread was given up, comes too late. ``wake_at`` of a parked one: None for until something arrives."""
+    earlier one, whose thread was given up, comes too late. ``heard``: what had arrived when this pass began
+    (``Session.news``). ``wake_at`` of a parked one: None for until something arrives."""
 
     scope: str
     run: Callable[[Scope], Any]
     only: Identity | None = None
     state: State = State.READY
     turn: int = 0
+    heard: int = 0
     value: Any = None
     error: Exception | None = None
     wake_at: datetime | None = None
 
 
 class Group:
-    """The branches of one call, while they run. ``label``: how messages name it."""
+    """The branches of one call, while they run. ``replayed``: whether all that they do is recorded already."""
 
     def __init__(
-        self, session: Session, scope: Scope, identity: Identity, made: Sequence[Branch], concurrency: int | None
+        self,
+        session: Session,
+        scope: Scope,
+        identity: Identity,
+        made: Sequence[Branch],
+        concurrency: int | None,
+        *,
+        replayed: bool = False,
     ) -> None:
         self._session, self._scope, self._identity = session, scope, identity
         self._most = concurrency or len(made)
         self._state = threading.Condition(threading.RLock())
         self._ready = deque(made)
         self._parked: set[Branch] = set()
-        self._lookouts = 0
+        self._due: list[tuple[datetime, int, Branch]] = []  # of the parked, a heap; some have gone on meanwhile
+        self._tie = count()
+        self._heard = session.news
+        self._lookouts = self._looking = 0
         self._running = 0
         self._fatal: BaseException | None = None
+        self._stop: Unwind | None = None
         self._over = False
+        self._caller_lost = False
         self._context = contextvars.copy_context()
         # Nobody helps where nobody looks after bodies in other threads (the testing kit).
-        self._helped = not session.dry and watcher.current(session.lease) is not None
+        self._helped = not (session.dry or replayed) and watcher.current(session.lease) is not None
 
     def settle(self) -> None:
         """Run all branches until each has a value or an error. Suspends the scope around the group, or unwinds the execution,
@@ -89,6 +107,8 @@ class Group:
             self._fail(error)
         finally:
             self._leave_no_thread()
+        if self._caller_lost:
+            raise LeaseLost(self._session.lease.label)  # others have gone on with the branch around the group
         if self._fatal is not None:
             self._raise_fatal()
         if self._parked:
@@ -99,9 +119,10 @@ class Group:
         """In another thread: run branches as long as one is ready, and see to those that wait as long as nobody else does."""
         while True:
             branch = self._take()
-            if branch is not None:
-                self._run(branch, helping=True)
-            elif not self._look_out():
+            if branch is None:
+                if not self._look_out():
+                    return
+            elif not self._run(branch, helping=True):
                 return
 
     # What to run ------------------------------------------------------------------------------------------------------
@@ -112,7 +133,7 @@ class Group:
             if self._over or self._fatal is not None or not self._may_take():
                 return None
             branch = self._ready.popleft()
-            branch.state, branch.turn = State.RUNNING, branch.turn + 1
+            branch.state, branch.turn, branch.heard = State.RUNNING, branch.turn + 1, self._session.news
             self._running += 1
             more = 0
             if self._helped and not self._session.interrupted:
@@ -125,10 +146,24 @@ class Group:
 
     def _may_take(self) -> bool:
         """Whether a branch is ready, and may run beside those that do: one that waits leaves its place to others."""
-        now = self._session.claim.db_now()
-        due = [branch for branch in self._parked if branch.wake_at is not None and branch.wake_at <= now]
-        self._make_ready(due)
+        news = self._session.news
+        if news != self._heard:
+            self._heard = news
+            self._make_ready([branch for branch in self._parked if branch.heard < news])
+        if self._due:
+            now = self._session.claim.db_now()
+            while (first := self._first_due()) is not None and first <= now:
+                self._make_ready([self._due[0][2]])
         return bool(self._ready) and self._running < (1 if self._session.interrupted else self._most)
+
+    def _first_due(self) -> datetime | None:
+        """When the next of the parked branches can go on by itself."""
+        while self._due:
+            wake_at, _tie, branch = self._due[0]
+            if branch.state is State.PARKED and branch.wake_at == wake_at:
+                return wake_at
+            heappop(self._due)
+        return None
 
     def _make_ready(self, these: Iterable[Branch]) -> None:
         for branch in these:
@@ -136,15 +171,20 @@ class Group:
             self._parked.discard(branch)
             self._ready.append(branch)
 
+    def _park(self, branch: Branch) -> None:
+        self._parked.add(branch)
+        if branch.wake_at is not None:
+            heappush(self._due, (branch.wake_at, next(self._tie), branch))
+
     def _wait(self) -> bool:
         """In the calling thread: wait until something changes; False if nothing will by itself: no branch is running or
         ready."""
         with self._state:
-            if self._fatal is not None:
+            if self._fatal is not None or self._over:
                 return False
             if self._may_take():
                 return True
-            if not self._running:
+            if not (self._running or self._looking):
                 return False
             self._lookouts += 1
             self._state.wait(self._pause())
@@ -165,63 +205,90 @@ class Group:
         return True
 
     def _look_for_news(self) -> None:
-        """What has arrived may be for any of those that wait."""
-        if self._parked and endings.take_woken(self._session.lease):
+        """What has arrived may be for any that waits, here or in a group around this one. Nobody leaves the group while
+        somebody looks: the instance would be let go without what that takes."""
+        with self._state:
+            if not self._parked:
+                return
+            self._looking += 1
+        try:
+            self._session.take_news()
+        finally:
             with self._state:
-                self._make_ready(list(self._parked))
+                self._looking -= 1
                 self._state.notify_all()
 
     def _pause(self) -> float:
-        now = self._session.claim.db_now()
-        wakes = [(branch.wake_at - now).total_seconds() for branch in self._parked if branch.wake_at is not None]
-        return max(0.0, min([LOOK, *wakes]))
+        first = self._first_due()
+        return LOOK if first is None else max(0.0, min(LOOK, (first - self._session.claim.db_now()).total_seconds()))
 
     # Running a branch -------------------------------------------------------------------------------------------------
 
-    def _run(self, branch: Branch, *, helping: bool) -> None:
-        turn = branch.turn
+    def _run(self, branch: Branch, *, helping: bool) -> bool:
+        """Make a pass over a branch; False if its thread was given up meanwhile."""
+        turn, watched = branch.turn, False
         if helping:
             self._session.branches.enter()
         try:
-            self._context.copy().run(self._pass, branch, turn, helping)
-        except BaseException as error:  # of the engine itself
+            watched = self._context.copy().run(self._pass, branch, turn, helping)
+        except BaseException as error:
             self._fail(error)
         finally:
             if helping:
                 self._session.branches.leave()
-            self._settled(branch, turn, State.DONE)  # unless it is settled already
+            if not watched:
+                self._settled(branch, turn, State.DONE)  # unless it is settled already
+        return branch.turn == turn and not watched
 
-    def _pass(self, branch: Branch, turn: int, helping: bool) -> None:
-        """One pass over a branch, and what became of it."""
+    def _pass(self, branch: Branch, turn: int, helping: bool) -> bool:
+        """One pass over a branch, and what became of it; True if that is left to the watcher."""
         scope = self._session.replay.branch(
             branch.scope, threading.get_ident(), list(connections.all()), only=branch.only
         )
         if helping:
-            thread = threading.current_thread()
-            scope.lost = lambda wake_at: self._lost(branch, turn, thread, wake_at)
+            scope.lost = partial(self._lost, branch, turn, scope, threading.current_thread())
+        elif self._scope.lost is not None:
+            scope.lost = partial(self._lost_caller, branch, turn, scope)
+        value, raised = None, None
         try:
             with scopes.inside(scope):
                 value = branch.run(scope)
-            self._check_left(scope)
-        except _LEAVES as error:
-            stop = scope.stop
-            if isinstance(error, Unwind) and error is stop and isinstance(stop.outcome, Suspend):
-                self._settled(branch, turn, State.PARKED, wake_at=stop.outcome.wake_at)
+        except BaseException as error:
+            raised = error
+        stop = scope.stop
+        if stop is not None and isinstance(stop.outcome, Drop):
+            return True
+        try:
+            self._judge(branch, turn, scope, value, raised)
+        finally:
+            raised = None  # no cycle of the frame and its error's traceback
+        return False
+
+    def _judge(self, branch: Branch, turn: int, scope: Scope, value: Any, raised: BaseException | None) -> None:
+        """What a pass came to: it is done, parked, or all has to stop."""
+        stop = scope.stop
+        if raised is None:
+            try:
+                self._check_left(scope)
+            except (Exception, Unwind) as error:
+                raised = error
             else:
-                self._left(branch, turn, error, stop)
-        except Exception as error:
-            if scope.stop is not None:
-                self._left(branch, turn, error, scope.stop)
-            else:
-                self._settled(branch, turn, State.DONE, error=error)
+                self._settled(branch, turn, State.DONE, value=value)
+                return
+        if stop is not None and raised is stop and isinstance(stop.outcome, Suspend):
+            self._settled(branch, turn, State.PARKED, wake_at=stop.outcome.wake_at)
+        elif isinstance(raised, Exception) and stop is None and self._session.replay.stop is None:
+            self._settled(branch, turn, State.DONE, error=raised)
         else:
-            self._settled(branch, turn, State.DONE, value=value)
+            self._left(branch, turn, raised, stop)
 
     def _check_left(self, scope: Scope) -> None:
         """A branch has returned. Was it allowed to?"""
         replay = self._session.replay
         if scope.stop is not None and isinstance(scope.stop.outcome, Suspend):
             raise swallowed(replay.where, scope.stop.outcome, None)
+        if replay.stop is not None:
+            raise Unwind(replay.stop.outcome)
         if replay.refusal is not None:
             raise replay.refusal
         if block := atomicity.opened(scope.wrappers):
@@ -235,11 +302,17 @@ class Group:
         with self._state:
             if branch.turn != turn:
                 return  # the thread of a body that was given up has come back
+        replay = self._session.replay
         if stop is not None and isinstance(stop.outcome, Suspend) and not isinstance(error, LeaseLost | ProcessDied):
-            error = Unwind(Block(swallowed(self._session.replay.where, stop.outcome, error)))
+            error = Unwind(Block(swallowed(replay.where, stop.outcome, error)))
+        elif isinstance(error, Exception) and replay.stop is not None:
+            error = Unwind(replay.stop.outcome)
         self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
+        """Nothing of the group goes on. An Exception that comes here is one of the engine itself, and no fault of the workflow's."""
+        if isinstance(error, Exception) and not isinstance(error, MemoryError):
+            error = WriteFailed(error)
         replay, lease = self._session.replay, self._session.lease
         with self._state:
             self._fatal = self._fatal or error
@@ -250,7 +323,7 @@ class Group:
             elif isinstance(error, LeaseLost | ProcessDied | WriteFailed):
                 replay.stop = Unwind(Drop(lease.label))
             else:
-                replay.stop = Unwind(GiveBack())
+                self._stop = replay.stop = Unwind(GiveBack())
 
     def _settled(
         self,
@@ -268,17 +341,40 @@ class Group:
             branch.state, branch.value, branch.error, branch.wake_at = state, value, error, wake_at
             self._running -= 1
             if state is State.PARKED:
-                self._parked.add(branch)
+                if branch.heard < self._session.news:  # for it, perhaps, and it had looked before
+                    self._make_ready([branch])
+                else:
+                    self._park(branch)
+            if self._caller_lost and not self._running:
+                self._leave_to_others()
             self._state.notify_all()
 
-    def _lost(self, branch: Branch, turn: int, thread: threading.Thread, wake_at: datetime | None) -> None:
+    def _lost(
+        self, branch: Branch, turn: int, scope: Scope, thread: threading.Thread, wake_at: datetime | None
+    ) -> None:
         """The watcher has given up the body that a helping thread is in, and has recorded that: the branch goes on without that
         thread."""
+        self._give_up(branch, turn, scope, wake_at)
+        if self._session.branches.give_up(thread):
+            branches().lose(thread)
+
+    def _lost_caller(self, branch: Branch, turn: int, scope: Scope, wake_at: datetime | None) -> None:
+        """The same of the thread that settles this group and is itself in a branch of another one: that branch goes on without
+        it, when the others of this group have ended what they do."""
         with self._state:
+            self._caller_lost = self._over = True
+            self._give_up(branch, turn, scope, wake_at)
+
+    def _give_up(self, branch: Branch, turn: int, scope: Scope, wake_at: datetime | None) -> None:
+        with self._state:
+            scope.stop = scope.stop or Unwind(Drop(self._session.lease.label))
             self._settled(branch, turn, State.PARKED, wake_at=wake_at or self._session.claim.db_now())
             branch.turn += 1
-        self._session.branches.give_up(thread)
-        branches().lose(thread)
+
+    def _leave_to_others(self) -> None:
+        """The branch around the group is run again, by another thread."""
+        if self._scope.lost is not None:
+            self._scope.lost(self._session.claim.db_now())
 
     # The end ----------------------------------------------------------------------------------------------------------
 
@@ -287,7 +383,7 @@ class Group:
         with self._state:
             if self._fatal is None:
                 self._over = True
-            while self._running and not self._session.lease.lost:
+            while (self._running or self._looking) and not self._session.lease.lost:
                 self._state.wait(LOOK)
             self._over = True
 
@@ -296,6 +392,6 @@ class Group:
         assert fatal is not None  # noqa: S101
         if isinstance(fatal, Unwind) and replay.stop is not None:
             raise Unwind(replay.stop.outcome)
-        if isinstance(fatal, KeyboardInterrupt | SystemExit | GeneratorExit):
+        if replay.stop is self._stop and not isinstance(fatal, _OURS):
             replay.stop = None  # all have left: from here on it is as if run() itself had raised it
         raise fatal

@@ -275,7 +275,7 @@ class Replay:
     def _astray(self, missed: Record) -> tuple[int, ...]:
         return tuple(
             record.seq
-            for record in self.records.values()
+            for record in list(self.records.values())  # other branches may add some
             if record.met and record.execution > missed.execution and record.identity.scope == missed.identity.scope
         )
 

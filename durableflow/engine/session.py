@@ -59,10 +59,10 @@ class InFlight:
                 if not self._threads[me]:
                     del self._threads[me]
 
-    def give_up(self, thread: threading.Thread) -> None:
-        """Wait for this thread no longer."""
+    def give_up(self, thread: threading.Thread) -> bool:
+        """Wait for this thread no longer; whether it was in one."""
         with self._state:
-            self._threads.pop(thread, None)
+            return self._threads.pop(thread, None) is not None
 
     def others(self, thread: threading.Thread) -> bool:
         """Whether there are any but this one."""

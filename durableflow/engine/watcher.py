@@ -195,6 +195,7 @@ class Watcher:
                 parked = self._parked.get(key) if isinstance(key, int) else None
             if parked is not None and isinstance(key, int):
                 logger.error("%s cannot be let go: that does not end. Its lease will expire", parked[0].label)
+                parked[0].lost = True
                 self._done(key)
 
     # In the hands' threads ----------------------------------------------------------------------------------------------
@@ -265,6 +266,7 @@ class Watcher:
                 ending()
         except LeaseLost:
             logger.info("%s: the lease was lost; its ending is dropped", lease.label, extra={"instance": lease.pk})
+            lease.lost = True  # other branches that wait for this get no further
         except BranchesInFlight:
             return False
         except Error as error:
@@ -272,8 +274,10 @@ class Watcher:
                 connections[lease.using].close_if_unusable_or_obsolete()
                 return False
             logger.exception("%s could not be let go; its lease will expire", lease.label)
+            lease.lost = True
         except BaseException:  # a delay function may raise anything
             logger.exception("%s could not be let go; its lease will expire", lease.label)
+            lease.lost = True
         return True
 
     # Ending the process -------------------------------------------------------------------------------------------------

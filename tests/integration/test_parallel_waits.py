@@ -1,0 +1,191 @@
+"""Branches that wait while others are in their bodies: each goes on when its own moment has come (design 7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
+from durableflow.engine import endings
+from durableflow.models import PendingEvent, WorkflowInstance
+from tests.support.concurrency import Gate, Task, eventually
+from tests.support.engine import drained, steps_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+S = WorkflowInstance.Status
+
+
+def beside_a_body(branch: Callable[[Step], Any], *, nested: bool = False) -> tuple[type[Workflow], Gate, list[str]]:
+    """A workflow with a branch in a body that only the gate ends, beside ``branch``, after which a step notes "on"."""
+    gate, log = Gate(), []
+
+    class Beside(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather("both", lambda: step.do("long", gate.stop_here), lambda: self.other(step))
+
+        def other(self, step: Step) -> Any:
+            if not nested:
+                return self.waits(step)
+            return step.gather("inner", lambda: step.do("quick", str, 1), lambda: self.waits(step))
+
+        def waits(self, step: Step) -> Any:
+            value = branch(step)
+            step.do("on", log.append, "on")
+            return value
+
+    return Beside, gate, log
+
+
+def went_on_beside(task: Task, gate: Gate, log: list[str], instance: WorkflowInstance) -> WorkflowInstance:
+    """The other branch went on while the body of the first one still ran; then the whole ends."""
+    eventually(lambda: log, "the waiting branch goes on")
+    assert not task.done
+    gate.open()
+    task.result()
+    return drained(instance)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_sleep_ends_while_another_branch_is_in_a_body(nested: bool) -> None:
+    cls, gate, log = beside_a_body(lambda step: step.sleep("nap", 0.2), nested=nested)
+    instance = cls.create()
+    task = Task(lambda: drain(1))
+    gate.wait_until_reached()
+    assert went_on_beside(task, gate, log, instance).status == S.COMPLETE
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_an_event_is_taken_while_another_branch_is_in_a_body(nested: bool) -> None:
+    cls, gate, log = beside_a_body(lambda step: step.wait_for_event("news", type="news").payload, nested=nested)
+    instance = cls.create()
+    task = Task(lambda: drain(1))
+    gate.wait_until_reached()
+    eventually(lambda: PendingEvent.objects.filter(instance=instance).exists(), "the wait is open")
+    instance.send_event("news", "good")
+    look = Task(lambda: eventually(lambda: (drain(0), log)[1]))  # somebody delivers
+    instance = went_on_beside(task, gate, log, instance)
+    look.result()
+    assert instance.status == S.COMPLETE
+    assert "good" in str(instance.output)
+
+
+def test_a_decision_is_taken_while_another_branch_is_in_a_body() -> None:
+    cls, gate, log = beside_a_body(lambda step: bool(step.wait_for_approval("ok")))
+    instance = cls.create()
+    task = Task(lambda: drain(1))
+    gate.wait_until_reached()
+    pending = eventually(lambda: PendingEvent.objects.filter(instance=instance).first(), "the approval is open")
+    pending.approve(by=None)
+    look = Task(lambda: eventually(lambda: (drain(0), log)[1]))
+    instance = went_on_beside(task, gate, log, instance)
+    look.result()
+    assert (instance.status, instance.output) == (S.COMPLETE, (None, True))
+
+
+def test_a_retry_is_made_while_another_branch_is_in_a_body() -> None:
+    tries: list[int] = []
+
+    def second_time() -> str:
+        tries.append(1)
+        if len(tries) == 1:
+            raise OSError("try again")
+        return "done"
+
+    cls, gate, log = beside_a_body(lambda step: step.do("flaky", second_time, retries=Retries(limit=1, delay=0.2)))
+    instance = cls.create()
+    task = Task(lambda: drain(1))
+    gate.wait_until_reached()
+    assert went_on_beside(task, gate, log, instance).output == (None, "done")
+
+
+def test_news_taken_by_an_inner_group_wakes_the_outer_branches_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What one group learns of an arrival is known to all that wait: a wake is taken from the row once only.
+
+    The inner group alone looks (the body of the outer one's own thread has its helpers busy): without a common count the event
+    for the outer branch would never be read.
+    """
+    gate, asked = Gate(), []
+    look = endings.take_woken
+
+    def take(lease: Any) -> bool:
+        taken = look(lease)
+        if taken:
+            asked.append(1)
+        return taken
+
+    monkeypatch.setattr(endings, "take_woken", take)
+
+    class Nested(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather(
+                "outer",
+                lambda: step.wait_for_event("mine", type="mine", timeout=None).payload,
+                lambda: step.gather(
+                    "inner",
+                    lambda: step.wait_for_event("other", type="other", timeout=None).payload,
+                    lambda: step.do("long", gate.stop_here),
+                ),
+            )
+
+    instance = Nested.create()
+    task = Task(lambda: drain(1))
+    gate.wait_until_reached()
+    eventually(lambda: PendingEvent.objects.filter(instance=instance).count() == 2, "both waits are open")
+    instance.send_event("mine", 1)
+    eventually(lambda: (drain(0), asked)[1], "the arrival is noticed")
+    eventually(lambda: ("outer-1[1]/mine-1", "complete") in steps_of(instance), "the outer branch goes on")
+    assert not task.done
+    gate.open()
+    task.result()
+    drain(1)
+    instance.refresh_from_db()
+    assert instance.status == S.WAITING
+    instance.send_event("other", 2)
+    assert drained(instance).output == (1, (2, None))
+
+
+def test_an_event_between_the_look_of_a_branch_and_its_suspension(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch has looked into the inbox and found nothing; before it is parked the event comes, and another branch's look takes
+    the wake. The branch looks again all the same."""
+    from durableflow.engine import execution
+
+    looked, long = Gate(), Gate()
+    attend, first = execution.attend, [True]
+
+    def slowly(lease: Any, claim: Any, record: Any, call: Any) -> Any:
+        answer = attend(lease, claim, record, call)
+        if call.name == "slow" and first:
+            first.clear()
+            looked.stop_here()
+        return answer
+
+    monkeypatch.setattr(execution, "attend", slowly)
+    taken: list[int] = []
+    look = endings.take_woken
+    monkeypatch.setattr(endings, "take_woken", lambda lease: bool(look(lease) and (taken.append(1) or True)))
+
+    class Between(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather(
+                "three",
+                lambda: step.do("long", long.stop_here),
+                lambda: step.wait_for_event("slow", type="slow", timeout=None).payload,
+                lambda: step.wait_for_event("parked", type="parked", timeout=None).payload,
+            )
+
+    instance = Between.create()
+    task = Task(lambda: drain(1))
+    long.wait_until_reached()
+    looked.wait_until_reached()
+    eventually(lambda: PendingEvent.objects.filter(instance=instance).count() == 2, "both waits are open")
+    instance.send_event("slow", "here")
+    eventually(lambda: (drain(0), taken)[1], "a look takes the wake")
+    looked.open()
+    eventually(lambda: ("three-1[2]/slow-1", "complete") in steps_of(instance), "the event is read")
+    assert not task.done
+    long.open()
+    task.result()
+    instance.send_event("parked", "too")
+    assert drained(instance).output == (None, "here", "too")
