@@ -24,8 +24,9 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
 
 
 def outputs(row: WorkflowInstance) -> dict[str, Any]:
-    """What each step of the root gave."""
-    return {step.name: step.output for step in StepRecord.objects.filter(instance=row.pk, scope="")}
+    """What each step of the root gave in the present run."""
+    steps = StepRecord.objects.filter(instance=row.pk, run_number=row.run_number, scope="")
+    return {step.name: step.output for step in steps}
 
 
 def test_only_the_failed_table_is_exported_again(workflows: Harness) -> None:
@@ -105,6 +106,24 @@ def test_a_tool_that_fails_is_tried_again_by_itself(workflows: Harness) -> None:
     workflows.advance("1 hour")
     assert (run.status, run.output) == (S.COMPLETE, "done")
     assert (workflows.attempts("think"), workflows.attempts("tool")) == (2, 3)
+
+
+def test_an_agent_goes_on_in_a_new_run_with_its_last_messages(
+    workflows: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 50 turns the journal is empty again; the instance stays, and the conversation is the new run's params."""
+    seen: list[int] = []
+
+    def ask_model(messages: list[dict[str, Any]]) -> dict[str, Any]:
+        seen.append(len(messages))
+        return {"tool": "search", "args": {"turn": len(seen)}} if len(seen) <= 50 else {"text": messages[-1]["content"]}
+
+    monkeypatch.setattr("shop.services.ask_model", ask_model)
+    run = workflows.run(Agent, {"messages": []}, instance_id="helper")
+    assert (run.status, run.run_number, run.instance_id) == (S.COMPLETE, 2, "helper")
+    assert run.output == "search({'turn': 50})"
+    assert seen == [*range(0, 100, 2), 20]
+    assert list(outputs(run)) == ["think"]
 
 
 def test_a_book_has_all_its_pages(workflows: Harness) -> None:
