@@ -19,6 +19,7 @@ from durableflow import (
     Undo,
     Workflow,
     WorkflowEvent,
+    WorkflowFailed,
     drain,
     get_step_context,
 )
@@ -229,3 +230,71 @@ def test_an_async_handler_that_takes_too_long(where: Callable[[Any], Any]) -> No
     (timed_out,) = history_of(row, "rollback_attempt_errored")
     assert timed_out["error"]["type"] == "durableflow.StepTimeout"
     assert Group.objects.filter(name="undone").count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_child_and_its_parent() -> None:
+    """LIF-19, third run: a child that fails undoes what it did, then its parent hears of it; where that does not catch it, it is
+    undone like after any error."""
+
+    class Booking(Workflow[Any, Any]):
+        class Meta:
+            name = "lif-booking"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
+            step.do("seat", lambda: "SEAT", rollback=note)
+            step.do("pay", Saga.fail)
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("catch", lambda: "CATCH", rollback=note)
+        try:
+            step.run_workflow("caught", Booking, None)
+        except WorkflowFailed as error:
+            log.append(error.error["message"])
+        step.do("then", lambda: "THEN", rollback=note)
+        step.run_workflow("uncaught", Booking, None)
+
+    log: list[str] = []
+    row = drained(workflow(run, log).create())
+    drain(5)
+    row.refresh_from_db()
+    assert UNDONE == [("seat-1", "SEAT"), ("seat-1", "SEAT"), ("then-1", "THEN"), ("catch-1", "CATCH")]
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+    assert row.error is not None and row.error["type"] == "durableflow.WorkflowFailed" and "no money" in log
+    children = WorkflowInstance.objects.filter(parent_step__instance=row)
+    assert [child.rollback for child in children] == [{"outcome": "complete", "failed": []}] * 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_children_that_still_run_end_with_the_rollback() -> None:
+    """Design 7: the parent's end ends its children, and that is after its handlers."""
+
+    class Open(Workflow[Any, Any]):
+        class Meta:
+            name = "lif-open"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
+            step.do("opened", lambda: None, rollback=fails)
+            step.wait_for_event("never", type="x", timeout=None)
+
+    def handler(undo: Undo[Any]) -> None:
+        note(undo)
+        statuses.append(child().status)
+
+    def child() -> WorkflowInstance:
+        return WorkflowInstance.objects.get(workflow="lif-open")
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: "A", rollback=handler)
+        step.run_workflow("child", Open, None)
+
+    statuses: list[str] = []
+    row = drained(workflow(run, []).create())
+    assert row.status == S.WAITING
+    row.terminate(rollback=True)
+    drained(row)
+    drain(5)
+    assert (row.status, row.rollback, UNDONE) == (S.TERMINATED, {"outcome": "complete", "failed": []}, [("a-1", "A")])
+    assert (statuses, child().status, child().rollback) == ([S.WAITING], S.TERMINATED, None), (
+        "its own undo was not asked for"
+    )
