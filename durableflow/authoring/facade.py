@@ -72,7 +72,7 @@ class Facade(Generic[R]):
         """End this run and start the next one of the same instance with ``params`` and an empty journal (design 7).
 
         For loops without an end. Never returns, and is not awaited. Events that were not taken are kept for the next run;
-        the run number grows. Raises CodecError, LimitExceeded.
+        the run number grows. Raises CodecError, LimitExceeded, InvalidConfig inside a branch.
         """
         self._runtime.continue_as_new(params)
 

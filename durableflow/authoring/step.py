@@ -128,9 +128,11 @@ class Step(Gathering, Children):
         )
 
     def patched(self, patch_id: str, /) -> bool:
-        """Whether this run takes the new path of changed code: true for a run that had not come here before the change.
+        """Whether this run takes the new path of changed code (design 6): true where nothing behind this point is recorded
+        when the run first comes here, false for a run that was beyond it before the change.
 
-        The answer is recorded where it is true, and stays.
+        True is recorded, in one write, and stays. The first answer counts for the whole run, in a branch for that branch.
+        An id stands for one change; the call can be taken out once no run needs the old path. Raises ValueError for a bad id.
         """
         return cast(bool, self._runtime.call(group_checks.patch_call(patch_id)))
 
