@@ -68,5 +68,17 @@ def history(row: WorkflowInstance, *types: str) -> list[tuple[str, Any]]:
     return [(entry.type, entry.data) for entry in entries if not types or entry.type in types]
 
 
+def last_entry(row: WorkflowInstance) -> HistoryEntry:
+    """The newest history entry."""
+    entry: HistoryEntry = HistoryEntry.objects.filter(instance=row).order_by("id")[::1][-1]
+    return entry
+
+
+def step_of(child: WorkflowInstance) -> StepRecord:
+    """The parent's record of a child."""
+    assert child.parent_step is not None
+    return child.parent_step
+
+
 def record_of(row: WorkflowInstance, name: str, scope: str = "") -> StepRecord:
     return StepRecord.objects.get(instance=row, name=name, scope=scope, run_number=fresh(row).run_number)

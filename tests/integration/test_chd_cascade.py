@@ -14,7 +14,7 @@ from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
 from durableflow.models import SentEvent, WorkflowInstance
-from tests.integration.chd_flows import Child, S, child_of, children_of, fresh, history, record_of, settle
+from tests.integration.chd_flows import Child, S, child_of, children_of, fresh, history, last_entry, record_of, settle
 from tests.integration.conftest import StoppedClock
 from tests.support.concurrency import held
 
@@ -114,7 +114,7 @@ def test_children_end_with_their_parent(how: str) -> None:
     assert fresh(foreign).status == S.WAITING
     assert fresh(running).lease_token is None
     word = "ended" if how == "terminate" else "deleted"
-    last = running.history.last()
+    last = last_entry(running)
     assert (last.type, last.via) == ("workflow_terminated", "engine") and label in last.reason and word in last.reason
     assert not SentEvent.objects.filter(delivered=False).exists()
 

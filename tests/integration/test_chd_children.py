@@ -11,7 +11,19 @@ import pytest
 from durableflow import InstanceAlreadyExists, Step, Workflow, WorkflowEvent, WorkflowFailed, WorkflowTimeout, drain
 from durableflow.core.exceptions import CodecError
 from durableflow.models import Priority, SentEvent, StepRecord, WorkflowInstance
-from tests.integration.chd_flows import Child, Declined, S, child_of, children_of, fresh, history, record_of, settle
+from tests.integration.chd_flows import (
+    Child,
+    Declined,
+    S,
+    child_of,
+    children_of,
+    fresh,
+    history,
+    last_entry,
+    record_of,
+    settle,
+    step_of,
+)
 from tests.integration.conftest import StoppedClock
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -40,7 +52,7 @@ def test_a_child_runs_and_gives_its_output(customer: Any) -> None:
     assert (row.status, row.output) == (S.COMPLETE, [1, {"a": 2}])
     child = child_of(row)
     assert (child.trigger, child.created_by, child.priority) == ("parent", customer, Priority.HIGH)
-    assert (child.on_parent_end, child.parent_step.name) == ("terminate", "child")
+    assert (child.on_parent_end, step_of(child).name) == ("terminate", "child")
     assert history(child)[0] == ("workflow_queued", {"trigger": "parent"})
     told = {"workflow": "chd-child", "instance_id": child.instance_id}
     assert history(row, "child_started", "child_finished") == [
@@ -284,7 +296,7 @@ def test_a_child_that_takes_too_long_is_given_up(stopped_clock: StoppedClock) ->
     child.refresh_from_db()
     assert row.status == S.COMPLETE and child.instance_id in row.output and "timeout" in row.output
     assert (child.status, history(child)[-1][0]) == (S.TERMINATED, "workflow_terminated")
-    assert "chd-parent" in child.history.last().reason
+    assert "chd-parent" in last_entry(child).reason
 
 
 def test_a_child_that_ends_at_the_last_moment_counts(stopped_clock: StoppedClock) -> None:
