@@ -46,20 +46,21 @@ def test_only_what_was_due_becomes_due(ahead: Callable[[timedelta], None]) -> No
     ahead(HOUR)
     watch, edges = WallClock(), list[datetime]()
     watch.look("default", edges.append)
-    new, timed, delivered, asleep, resumed = (
-        ClusterSteps.create({"log": "/dev/null", "name": "w"}, start_at=timedelta(minutes=n)) for n in (0, 30, 0, 0, 0)
+    new, timed, delivered, asleep, resumed, undoing = (
+        ClusterSteps.create({"log": "/dev/null", "name": "w"}, start_at=timedelta(minutes=n)) for n in (0, 30, 0, 0, 0, 0)
     )
     rows = WorkflowInstance.objects
     rows.filter(pk=timed.pk).update(wake_at=clock.host_now() - timedelta(seconds=5), created=clock.host_now() - HOUR)
     rows.filter(pk=delivered.pk).update(status=S.WAITING, claim_class=2)
     rows.filter(pk=asleep.pk).update(status=S.WAITING, claim_class=2, wake_at=clock.host_now() + HOUR)
+    rows.filter(pk=undoing.pk).update(status=S.ROLLING_BACK, claim_class=2)
     rows.filter(pk=resumed.pk).update(claim_class=2, created=clock.host_now() - HOUR)
     ahead(timedelta(0))
-    assert min(wakes_in(row) for row in (new, delivered, asleep, resumed)) > 3500
+    assert min(wakes_in(row) for row in (new, delivered, asleep, resumed, undoing)) > 3500
     watch.look("default", edges.append)
     (edge,) = edges
     assert abs((edge - clock.host_now() - HOUR).total_seconds()) < 60
-    assert max(wakes_in(row) for row in (new, delivered, resumed)) <= 0
+    assert max(wakes_in(row) for row in (new, delivered, resumed, undoing)) <= 0
     assert wakes_in(timed) > 3500, "a start_at is a moment"
     assert wakes_in(asleep) > 7000, "and so is the end of a sleep"
     late = ClusterSteps.create({"log": "/dev/null", "name": "late"})
