@@ -38,7 +38,8 @@ _NEW: Final = _among(number for number in CLAIM_CLASSES if number % 2)
 _RESUMED: Final = _among(number for number in CLAIM_CLASSES if number % 2 == 0)
 _NEW_AND_DUE: Final = f"{_NEW} AND status = 'queued' AND hold = '' AND wake_at <= created"
 _WAS_DUE: Final = (
-    f"{_RESUMED} AND (status = 'waiting' OR status = 'rolling_back' AND lease_token IS NULL OR status = 'queued' AND hold = '')"
+    f"{_RESUMED} AND (status = 'waiting' OR status = 'rolling_back' AND lease_token IS NULL "
+    "OR status = 'queued' AND hold = '')"
 )
 
 

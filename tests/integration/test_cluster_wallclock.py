@@ -47,7 +47,8 @@ def test_only_what_was_due_becomes_due(ahead: Callable[[timedelta], None]) -> No
     watch, edges = WallClock(), list[datetime]()
     watch.look("default", edges.append)
     new, timed, delivered, asleep, resumed, undoing = (
-        ClusterSteps.create({"log": "/dev/null", "name": "w"}, start_at=timedelta(minutes=n)) for n in (0, 30, 0, 0, 0, 0)
+        ClusterSteps.create({"log": "/dev/null", "name": "w"}, start_at=timedelta(minutes=n))
+        for n in (0, 30, 0, 0, 0, 0)
     )
     rows = WorkflowInstance.objects
     rows.filter(pk=timed.pk).update(wake_at=clock.host_now() - timedelta(seconds=5), created=clock.host_now() - HOUR)

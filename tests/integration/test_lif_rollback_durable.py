@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,8 @@ from durableflow import NonRetryableError, Retries, Rollback, Step, Undo, Workfl
 from durableflow.engine import rollback_writes, watcher
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
+from durableflow.engine.fence import Fence
+from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import ProcessDied
 from durableflow.models import ConcurrencyLimit, WorkflowInstance
 from tests.integration.con_flows import expire_leases
@@ -62,6 +67,49 @@ def test_the_process_dies(moment: str, tmp_path: Path, monkeypatch: pytest.Monke
         assert (row.status, row.lease_token) == (S.ROLLING_BACK, claimed.lease.token)
     expire_leases()
     check(drained(row), ledger, moment)
+
+
+@pytest.mark.parametrize("committed", [False, True], ids=["before", "after"])
+def test_the_process_dies_at_each_of_its_writes(
+    committed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Promise 1: before the transaction, or when it is committed and nobody has heard of that."""
+    original = rollback_writes.fenced
+    writes = 0
+
+    @contextmanager
+    def fenced(lease: Lease) -> Iterator[Fence]:
+        nonlocal writes
+        writes += 1
+        fatal = writes == number
+        if fatal and not committed:
+            raise ProcessDied("before")
+        with original(lease) as fence:
+            yield fence
+        if fatal:
+            raise ProcessDied("after")
+
+    monkeypatch.setattr(rollback_writes, "fenced", fenced)
+    for number in itertools.count(1):
+        writes = 0
+        ledger = Ledger(tmp_path / f"ledger {number}")
+        row = Saga.create(str(ledger.path))
+        (claimed,) = claim("default")
+        try:
+            execute(claimed)
+        except ProcessDied:
+            expire_leases()
+            drained(row)
+        else:
+            break
+        assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+        assert list(dict.fromkeys(ledger.lines)) == ["a", "b", "c", "undo C", "undo B", "undo A"]
+        lost = len(history_of(row, "rollback_attempt_lost"))
+        assert len(ledger.lines) <= 6 + lost and lost <= 1
+        told = row.history.filter(type="rollback_step_completed").values_list("step", flat=True)
+        assert list(told) == ["c-1", "b-1", "a-1"]
+        assert types_of(row)[-2:] == ["rollback_completed", "workflow_errored"]
+    assert number == 9, "the start, two for each of three handlers, the end; and one run in which nobody dies"
 
 
 @pytest.mark.parametrize("moment", ["between", "inside", "before_end"])
@@ -413,3 +461,27 @@ def test_the_database_was_away(recorded: bool, stopped_clock: StoppedClock) -> N
         drained(row)
     assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
     assert log[-1] == "undo"
+
+
+def test_the_answer_of_a_commit_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 4, "Fence": a write that is made again finds that it was done; nothing runs or is told twice."""
+    original = rollback_writes.fenced
+    writes = 0
+
+    @contextmanager
+    def fenced(lease: Lease) -> Iterator[Fence]:
+        nonlocal writes
+        writes += 1
+        fatal = writes == number
+        with original(lease) as fence:
+            yield fence
+        if fatal:
+            raise OperationalError("server closed the connection unexpectedly")
+
+    monkeypatch.setattr(rollback_writes, "fenced", fenced)
+    for number in range(1, 9):
+        writes = 0
+        ledger = Ledger(tmp_path / f"ledger {number}")
+        row = drained(Saga.create(str(ledger.path)))
+        assert writes == 9, "one of eight is made twice"
+        check(row, ledger, "begun")
