@@ -226,23 +226,24 @@ def test_both_names_share_one_limit() -> None:
     """RET-12, CHD-06: what runs under the old name's key takes part of the present one's slots; its successors stand in one
     line, the older first."""
     with old_code(run=working, max_concurrency=1) as old:
-        running, parked = old.create(), old.create()
-        (held,) = look("default", 2).taken
+        running, parked, last = old.create(), old.create(), old.create()
+        (held,) = look("default", 3).taken
         assert (held.lease.pk, held.lease.slot) == (running.pk, "pay")
     new = named("charge", "pay", run=working, max_concurrency=1)
     fresh = new.create()
-    assert claim("default", 3) == []
+    assert claim("default", 4) == []
     fresh.refresh_from_db()
     assert (fresh.hold, fresh.concurrency_key) == ("limit", "charge")
     sweep("default")
     execute(held, renew=False)  # what it was claimed with is given back where it was taken
     assert ConcurrencyLimit.objects.get(key="pay").running == 0
     slots_swept()
-    (following,) = look("default", 2).taken
-    assert (following.lease.pk, following.lease.slot) == (parked.pk, "charge")
-    exact(1)
-    execute(following, renew=False)
-    assert [drained(row).status for row in (running, parked, fresh)] == [S.COMPLETE] * 3
+    for row in (parked, last, fresh):
+        (following,) = look("default", 3).taken
+        assert (following.lease.pk, following.lease.slot) == (row.pk, "charge")
+        exact(1)
+        execute(following, renew=False)
+    assert {row.status for row in WorkflowInstance.objects.all()} == {S.COMPLETE}
     exact(1)
 
 

@@ -185,6 +185,25 @@ def test_a_step_may_have_the_same_name(stopped_clock: StoppedClock) -> None:
     assert [name for _scope, name, _count, _value in patches_of(row)] == ["bank", "other"]
 
 
+def test_a_recorded_step_may_have_the_name_of_the_patch(stopped_clock: StoppedClock) -> None:
+    """Old runs have the step on their journal: that is no clash either."""
+
+    def old(step: Step) -> Any:
+        paid = step.do("pay", lambda: "card")
+        step.sleep("nap", 60)
+        return paid
+
+    def new(step: Step) -> Any:
+        paid = step.do("transfer", lambda: "bank") if step.patched("pay") else step.do("pay", lambda: "card")
+        step.sleep("nap", 60)
+        return paid
+
+    row = drained(deployed(old).create())
+    deployed(new)
+    stopped_clock.advance(60)
+    assert (drained(row).status, row.output, row.blocked) == (S.COMPLETE, "card", "")
+
+
 def test_each_branch_answers_for_itself(stopped_clock: StoppedClock) -> None:
     """Design 6: a branch that was beyond the change keeps the old path, one that was not takes the new one."""
 
