@@ -232,8 +232,8 @@ class BodyRun(StepRun):
         )
         if record.used > (self.options.retries.limit or 0):
             error = WorkerLost(
-                f"{self.lease.label}: the worker that ran attempt {record.attempts} of step "
-                f"{self.identity.label!r} was lost, and no retries are left."
+                f"{self.lease.label}: the worker that ran attempt {record.attempts} of {self.what} was lost, "
+                "and no retries are left."
             )
             self.write_failed(self.describe(error), self.session.claim.db_now(), lost)
             self.raise_failed()

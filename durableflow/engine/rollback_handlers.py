@@ -11,7 +11,6 @@ from typing import Any, Final, NoReturn
 
 from durableflow.authoring.context import Lazy, StepContext, idempotency_key, set_current_step
 from durableflow.authoring.undo import AnyRollback, Undo
-from durableflow.core.exceptions import StepTimeout
 from durableflow.engine import rollback_writes
 from durableflow.engine.asyncbody import BLOCKED_SECONDS
 from durableflow.engine.asyncrun import run_async
@@ -146,12 +145,10 @@ class HandlerRun(BodyRun):
         """For people alone: nobody rebuilds a handler's error. Of a sensitive step nothing but its type is kept."""
         return self.shown(super().describe(error))
 
-    def timeout_error(self) -> StepTimeout:
+    @property
+    def what(self) -> str:
         """See ``StepRun``."""
-        return StepTimeout(
-            f"{self.lease.label}: the rollback handler of step {self.identity.label!r} took longer than its timeout of "
-            f"{self.options.timeout:g} seconds."
-        )
+        return f"the rollback handler of step {self.identity.label!r}"
 
     def mark_running(self) -> None:
         """It is marked already."""

@@ -72,10 +72,15 @@ class StepRun:
         """The same as the history tells it."""
         return failures.public(failures.masked(described) if self.options.sensitive else described)
 
+    @property
+    def what(self) -> str:
+        """How messages name it."""
+        return f"step {self.identity.label!r}"
+
     def timeout_error(self) -> StepTimeout:
         """What an attempt ends with that took too long."""
         return StepTimeout(
-            f"{self.lease.label}: step {self.identity.label!r} took longer than its timeout of {self.options.timeout:g} seconds."
+            f"{self.lease.label}: {self.what} took longer than its timeout of {self.options.timeout:g} seconds."
         )
 
     def context(self, started: datetime) -> Lazy:
