@@ -44,8 +44,21 @@ class BodyOptions:
 
 def options_of(session: Session, step: str, record: Record | None, call: DoCall | MapCall) -> BodyOptions:
     """The options of a ``do``, or of the steps of a ``map``; see ``resolve``."""
-    handled = call.rollback is not None
+    rollback: Any = call.rollback
+    if rollback is not None:  # a handler that cannot run must be heard of before there is something to undo
+        _check_limit(step, "rollback: retries", session.options.retries_for(rollback.retries))
+    handled = rollback is not None
     return resolve(session, step, record, call.retries, call.timeout, call.sensitive, call.atomic, handled)
+
+
+def _check_limit(step: str, field: str, retries: Retries) -> None:
+    maximum = get_settings().LIMITS.retries
+    if (retries.limit or 0) > maximum:
+        raise InvalidConfig(
+            f"step {step!r}: {field}: limit {retries.limit} is above DURABLEFLOW['LIMITS'] retries {maximum}.",
+            step=step,
+            field=field,
+        )
 
 
 def resolve(
@@ -62,13 +75,7 @@ def resolve(
     InvalidConfig that names step and field."""
     live = session.options.retries_for(retries)
     seconds = session.options.timeout_for(timeout).total_seconds()
-    maximum = get_settings().LIMITS.retries
-    if (live.limit or 0) > maximum:
-        raise InvalidConfig(
-            f"step {step!r}: retries: limit {live.limit} is above DURABLEFLOW['LIMITS'] retries {maximum}.",
-            step=step,
-            field="retries",
-        )
+    _check_limit(step, "retries", live)
     if record is not None and record.config is not None:
         stored = session.decode(record.config, record.identity)
         with session.reading(record.identity):

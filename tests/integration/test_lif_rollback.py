@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import Group
+from django.db import transaction
 
 from durableflow import (
     InvalidTransition,
@@ -17,7 +19,7 @@ from durableflow import (
     WorkflowEvent,
     get_step_context,
 )
-from durableflow.models import WorkflowInstance
+from durableflow.models import StepRecord, WorkflowInstance
 from durableflow.testing import Harness
 from tests.integration.eng_flows import workflow
 from tests.support.engine import history_of, types_of
@@ -317,3 +319,66 @@ def test_a_sensitive_step_is_undone_in_secret(workflows: Harness, undone: Undone
     assert undone.calls[0].output == "s3cr3t-value"
     stored = [row.steps.get(name="token").rollback_error, *history_of(row, "rollback_step_errored")]
     assert len(stored) == 2 and "s3cr3t" not in str(stored)
+
+
+def test_the_options_of_a_handler_are_inherited(workflows: Harness, undone: Undone) -> None:
+    """Reference 8: without options of its own it has Meta's, as a step has; the step's own are not the handler's."""
+
+    class Inherits(Workflow[Any, Any]):
+        class Meta:
+            step_retries = Retries(limit=1, delay=7)
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
+            step.do("a", lambda: "A", retries=5, rollback=undone)
+            step.do("b", boom)
+
+    undone.fails["a"] = [OSError("no") for _ in range(9)]
+    row = workflows.run(Inherits)
+    workflows.advance(7)
+    assert undone.names == ["a", "a"] and row.rollback == {"outcome": "failed", "failed": ["a-1"]}
+    (first, _second) = history_of(row, "rollback_attempt_errored")
+    assert first["retry_delay"] == 7.0
+
+
+def test_a_handler_that_could_never_run_is_refused_before_the_body(workflows: Harness, settings: Any) -> None:
+    """RET-09: what is wrong with the handler's options is heard of before there is something to undo."""
+    settings.DURABLEFLOW = {"LIMITS": {"retries": 10}}
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: log.append("a"), rollback=Rollback(lambda undo: None, retries=11))
+
+    log: list[str] = []
+    row = workflows.run(workflow(run, log))
+    assert (row.status, log, row.rollback) == (S.ERRORED, [], None)
+    assert row.error is not None and "rollback: retries: limit 11 is above" in row.error["message"]
+
+
+def test_an_atomic_step_is_undone(workflows: Harness, undone: Undone) -> None:
+    """A step with a handler has a start mark before its body, an atomic one too."""
+    marks: list[str] = []
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: marks.append(StepRecord.objects.get(name="a").status), atomic=True, rollback=undone)
+        step.do("b", boom)
+
+    workflows.run(workflow(run, []))
+    assert (marks, undone.names) == (["started"], ["a"])
+
+
+def test_a_handler_may_return_anything_and_leave_nothing_open(workflows: Harness, undone: Undone) -> None:
+    """What it returns need not be storable; a transaction that it leaves open is refused as in a body, and rolled back."""
+
+    def leaves(undo: Undo[Any]) -> None:
+        undone(undo)
+        transaction.atomic().__enter__()
+        Group.objects.create(name="left open")
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: "A", rollback=lambda undo: (undone(undo), object()))
+        step.do("b", lambda: "B", rollback=leaves)
+        step.do("c", boom)
+
+    row = workflows.run(workflow(run, []))
+    assert (undone.names, row.rollback) == (["b", "a"], {"outcome": "failed", "failed": ["b-1"]})
+    assert "open" in row.steps.get(name="b").rollback_error["message"]
+    assert not Group.objects.exists()

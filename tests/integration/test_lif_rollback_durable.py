@@ -13,7 +13,7 @@ import pytest
 from django.db import OperationalError
 
 from durableflow import NonRetryableError, Retries, Rollback, Step, Undo, Workflow, WorkflowEvent, drain
-from durableflow.engine import rollback_writes, watcher
+from durableflow.engine import rollback_writes, shutdown, watcher
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.fence import Fence
@@ -486,3 +486,19 @@ def test_the_answer_of_a_commit_is_lost(tmp_path: Path, monkeypatch: pytest.Monk
         row = drained(Saga.create(str(ledger.path)))
         assert writes == 9, "one of eight is made twice"
         check(row, ledger, "begun")
+
+
+def test_a_stop_between_two_handlers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 4, "Executor exits": the instance is given back at once, nothing is charged, the next worker goes on."""
+    ledger, stop = Ledger(tmp_path / "ledger"), threading.Event()
+    monkeypatch.setattr(Saga, "in_handler_of_b", staticmethod(stop.set))
+    monkeypatch.setattr(shutdown, "_sources", [stop.is_set])
+    row = Saga.create(str(ledger.path))
+    with pytest.raises(KeyboardInterrupt):
+        drain(30)
+    row.refresh_from_db()
+    assert (row.status, row.lease_token, row.interruptions) == (S.ROLLING_BACK, None, 0)
+    assert ledger.lines[-1] == "undo B"
+    stop.clear()
+    monkeypatch.setattr(Saga, "in_handler_of_b", staticmethod(lambda: None))
+    check(drained(row), ledger, "between")
