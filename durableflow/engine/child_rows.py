@@ -9,26 +9,28 @@ from datetime import datetime
 from typing import Any, Final
 
 from durableflow.core import codec
-from durableflow.core.statuses import StepKind
+from durableflow.core.statuses import Status, StepKind
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.sql import HISTORY, INSTANCE, STEP, any_of, is_postgres, moment, now_of, run, stored
 from durableflow.engine.steps import COLUMNS
 
-_STORED: Final = "id, status, output, error, wake_at, attempts, attempts_before_retry, remaining"
+_STORED: Final = "id, status, output, error, wake_at, finished, attempts, attempts_before_retry, remaining"
 _INSERT: Final = f"INSERT INTO {STEP} ({COLUMNS}, remaining)"
 _IDENTITY: Final = "instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s AND count = %s"
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A child's record, or a join's, as it is stored. ``output`` and ``error`` are texts."""
+    """A child's record, or a join's, as it is stored. ``output`` and ``error`` are texts; ``finished``: of a child, when it had
+    ended."""
 
     pk: int
     status: str
     output: str | None
     error: str | None
     wake_at: datetime | None
+    finished: datetime | None
     attempts: int
     attempts_before_retry: int
     remaining: int | None
@@ -57,8 +59,8 @@ def read_all(lease: Lease, claim: Claim, scope: str, name: str) -> dict[int, Sto
 
 
 def _stored(row: Sequence[Any]) -> Stored:
-    pk, status, output, error, wake_at, *numbers = row
-    return Stored(pk, status, output, error, moment(wake_at), *numbers)
+    pk, status, output, error, wake_at, finished, *numbers = row
+    return Stored(pk, status, output, error, moment(wake_at), moment(finished), *numbers)
 
 
 def insert(
@@ -138,12 +140,19 @@ class Latest:
     workflow: str
     instance_id: str
     status: str
+    undone: bool
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing is left of it to go on from: it was terminated, or what it had done was undone."""
+        return self.status == Status.TERMINATED or (self.status == Status.ERRORED and self.undone)
 
 
 def latest(using: str, steps: Sequence[int]) -> dict[int, Latest]:
     """The latest child of each of these records, where there is one."""
     among, params = any_of(using, "parent_step_id", steps)
-    sql = f"SELECT id, parent_step_id, workflow, instance_id, status FROM {INSTANCE} WHERE {among} ORDER BY id"
+    sql = f"""SELECT id, parent_step_id, workflow, instance_id, status, rollback IS NOT NULL FROM {INSTANCE}
+        WHERE {among} ORDER BY id"""
     return {row[1]: Latest(*row) for row in run(using, sql, params)}
 
 

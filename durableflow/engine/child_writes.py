@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
+from durableflow.authoring.context import derive
 from durableflow.core import codec, failures
 from durableflow.core.exceptions import InvalidTransition, WorkflowTimeout
-from durableflow.core.statuses import FINISHED, SentKind, Status, Via
+from durableflow.core.statuses import FINISHED, STEP_FINISHED, SentKind, Status, Via
 from durableflow.engine import child_rows as rows
 from durableflow.engine.child_rows import Latest, Stored
 from durableflow.engine.delivery import deliver_own
@@ -97,8 +99,8 @@ def read_all(lease: Lease, claim: Claim, scope: str, name: str) -> dict[int, Sto
 def take_up(lease: Lease, claim: Claim, record: Record, plan: Plan, timeout: timedelta | None) -> Stored:
     """See to a child that ``retry()`` of the parent wants anew, and to what its end may have become meanwhile.
 
-    One that has failed is retried itself: all that it has done is kept. One that was terminated or deleted is started anew.
-    One that is complete, or that somebody has set going again, is taken as it is. Raises InstanceAlreadyExists.
+    One that has failed is retried itself: all that it has done is kept. One that was terminated, deleted or rolled back is
+    started anew. One that is complete, or that somebody has set going again, is taken as it is. Raises InstanceAlreadyExists.
     """
     with fenced(lease) as fence:
         found = _stored(lease, claim, record.identity)
@@ -146,12 +148,15 @@ def _go_on(
     latest = rows.latest(lease.using, [pk for _plan, pk in wanted])
     new: list[int] = []
     ended = False
-    for number, (_plan, pk) in enumerate(wanted):
+    for number, (plan, pk) in enumerate(wanted):
         child = latest.get(pk)
-        if child is None or child.status == Status.TERMINATED:
+        if child is None or child.over or (child.status == Status.ERRORED and not _retry(lease, child)):
+            if child is not None and child.undone:
+                # The old keys stand for what was undone: with them a payment service would answer with the refunded charge.
+                plan.row.seed = UUID(bytes=derive("child seed", plan.row.seed, child.pk)[:16], version=4)
             new.append(number)
         elif child.status == Status.ERRORED:
-            _retry(lease, child)
+            pass  # it goes on
         elif child.status in FINISHED:
             label = f"{child.workflow}/{child.instance_id}"
             ended |= family.tell_parent(lease.using, child.pk, label, child.status, pk)
@@ -168,10 +173,14 @@ def _go_on(
         deliver_own(lease.using, lease.pk)
 
 
-def _retry(lease: Lease, child: Latest) -> None:
+def _retry(lease: Lease, child: Latest) -> bool:
+    """Let a child that has failed go on; False if it cannot."""
     row: Any = WorkflowInstance.objects.using(lease.using).light().get(pk=child.pk)
     with suppress(InvalidTransition):  # somebody has just set it going again
         row.retry(via=Via.ENGINE, reason=f"Its parent {lease.label} was retried.")
+        return True
+    row.refresh_from_db(fields=["status"])
+    return row.status not in (Status.ERRORED, Status.TERMINATED)
 
 
 @patient
@@ -183,23 +192,49 @@ def give_up(lease: Lease, claim: Claim, record: Record) -> Stored:
         found = _stored(lease, claim, record.identity)
         if found.status != "pending" or found.wake_at is None or found.wake_at > fence.now:
             return found
-        child = rows.latest(lease.using, [found.pk]).get(found.pk)
-        name = "its child" if child is None else f"{child.workflow}/{child.instance_id}"
-        error = WorkflowTimeout(
-            f"{claim.label}: {name}, started by {record.identity.label!r}, did not finish by "
-            f"{found.wake_at:%Y-%m-%d %H:%M:%S %Z} (timeout)."
-        )
-        described = failures.describe(error, step=record.identity.label)
-        run(
-            lease.using,
-            f"UPDATE {STEP} SET status = '{FAILED}', error = %s, finished = %s, wake_at = NULL, token = %s WHERE id = %s",
-            [codec.dumps(described), stored(lease.using, fence.now), lease.token, found.pk],
-        )
-        if child is not None and child.status not in FINISHED:
-            _end(lease, child)
-        rows.calm(lease, claim)
-        rows.tell(lease, claim, record.identity, "step_errored", {"error": failures.public(described)})
+        expire(lease, claim, record, found, fence.now)
         return _stored(lease, claim, record.identity)
+
+
+def settled_at(lease: Lease, claim: Claim, record: Record, now: datetime) -> datetime | None:
+    """When the call of a child was decided: the child had ended, or its time was over; None: neither. For a transaction that has
+    the instance's row, and has delivered what was sent to it."""
+    found = _stored(lease, claim, record.identity)
+    if found.status in STEP_FINISHED:
+        return found.finished
+    return found.wake_at if found.wake_at is not None and found.wake_at <= now else None
+
+
+def expire(lease: Lease, claim: Claim, record: Record, found: Stored, now: datetime) -> None:
+    """Let the call of a child whose time is over fail, and tell the child to end. A part of a fenced transaction."""
+    child = rows.latest(lease.using, [found.pk]).get(found.pk)
+    name = "its child" if child is None else f"{child.workflow}/{child.instance_id}"
+    error = WorkflowTimeout(
+        f"{claim.label}: {name}, started by {record.identity.label!r}, did not finish by "
+        f"{found.wake_at:%Y-%m-%d %H:%M:%S %Z} (timeout)."
+    )
+    described = failures.describe(error, step=record.identity.label)
+    run(
+        lease.using,
+        f"UPDATE {STEP} SET status = '{FAILED}', error = %s, finished = %s, wake_at = NULL, token = %s WHERE id = %s",
+        [codec.dumps(described), stored(lease.using, now), lease.token, found.pk],
+    )
+    if child is not None and child.status not in FINISHED:
+        _end(lease, child)
+    rows.calm(lease, claim)
+    rows.tell(lease, claim, record.identity, "step_errored", {"error": failures.public(described)})
+
+
+def cancel(lease: Lease, claim: Claim, record: Record, now: datetime) -> None:
+    """Wait for a child no longer: its record is cancelled, and it is told to end. A part of a fenced transaction."""
+    found = rows.read(lease, claim, record.identity)
+    if found is None or found.status != "pending":
+        return
+    sql = f"UPDATE {STEP} SET status = 'cancelled', finished = %s, wake_at = NULL, token = %s WHERE id = %s"
+    run(lease.using, sql, [stored(lease.using, now), lease.token, found.pk])
+    child = rows.latest(lease.using, [found.pk]).get(found.pk)
+    if child is not None and child.status not in FINISHED:
+        _end(lease, child)
 
 
 def _end(lease: Lease, child: Latest) -> None:
@@ -207,7 +242,7 @@ def _end(lease: Lease, child: Latest) -> None:
     now, at = now_of(lease.using)
     sql = f"""INSERT INTO {SENT} (instance_id, run_number, kind, type, payload, sent_by_name, via, reason, sent_at, dedupe_key, delivered,
                   consumed_by) VALUES (%s, 1, '{SentKind.PARENT.value}', '', NULL, '', 'engine', %s, {now}, '', false, '')"""
-    run(lease.using, sql, [child.pk, f"Its parent {lease.label} waits for it no longer (timeout).", *at])
+    run(lease.using, sql, [child.pk, f"Its parent {lease.label} waits for it no longer.", *at])
 
 
 def _stored(lease: Lease, claim: Claim, identity: Identity) -> Stored:
@@ -215,6 +250,3 @@ def _stored(lease: Lease, claim: Claim, identity: Identity) -> Stored:
     if found is None:
         raise RuntimeError(f"{claim.label}: the record of {identity.label!r} is gone.")
     return found
-
-
-__all__ = ["Join", "Start", "give_up", "read", "read_all", "start", "start_all", "take_up", "take_up_all"]

@@ -69,6 +69,19 @@ def run_child(session: Session, scope: Scope, identity: Identity, record: Record
     return session.recorded(record)
 
 
+def open_child(session: Session, identity: Identity, record: Record | None, call: ChildCall) -> Record:
+    """The record of a child that several branches race for: the child is started where it is not yet, and not waited for. What
+    has become of it is read anew; whether its time is over is for the race to decide."""
+    session.lease.children = True
+    session.claim.uncharged = False
+    check_way(session, record, "run")
+    if record is None:
+        return _begin(session, identity, call, "run")
+    if not record.finished:
+        _look(session, record, call, expires=False)
+    return record
+
+
 def start_child(session: Session, scope: Scope, identity: Identity, record: Record | None, call: StartCall) -> Any:
     """Start a child and return its instance_id."""
     if record is None or not record.finished:  # not finished: retry() wants what could not start to start after all
@@ -100,7 +113,7 @@ def _begin(
     return record
 
 
-def _look(session: Session, record: Record, call: ChildCall) -> None:
+def _look(session: Session, record: Record, call: ChildCall, *, expires: bool = True) -> None:
     """What has become of the child: delivery may have written it after the journal was loaded."""
     found = writes.read(session.lease, session.claim, record.identity)
     if found is not None and found.reset:
@@ -110,7 +123,8 @@ def _look(session: Session, record: Record, call: ChildCall) -> None:
         except Exception as error:
             refuse(session, record, error)
     elif (
-        found is not None
+        expires
+        and found is not None
         and found.status == PENDING
         and found.wake_at is not None
         and found.wake_at <= session.claim.db_now()

@@ -57,6 +57,7 @@ class Child:
     status: str
     error: str | None = None
     executed: bool = True
+    finished: Any = None
 
 
 def take_in(using: str, events: Sequence[int]) -> Ends:
@@ -122,32 +123,34 @@ def _records(using: str, steps: set[int]) -> dict[int, Record]:
 
 def _children(using: str, pks: Sequence[int]) -> dict[int, Child]:
     among, params = any_of(using, "id", pks)
-    sql = f"""SELECT id, workflow, instance_id, status, CASE WHEN status = '{Status.ERRORED.value}' THEN error END, execution
-        FROM {INSTANCE} WHERE {among}"""
+    sql = f"""SELECT id, workflow, instance_id, status, CASE WHEN status = '{Status.ERRORED.value}' THEN error END, execution,
+            finished FROM {INSTANCE} WHERE {among}"""
     return {
-        pk: Child(pk, workflow, instance_id, status, error, execution > 0)
-        for pk, workflow, instance_id, status, error, execution in run(using, sql, params)
+        pk: Child(pk, workflow, instance_id, status, error, execution > 0, finished)
+        for pk, workflow, instance_id, status, error, execution, finished in run(using, sql, params)
     }
 
 
 def _settle(using: str, those: Sequence[tuple[Record, Child]]) -> list[tuple[Record, Child]]:
-    """Write the outcomes into the records, with a history entry of the parent each; those that were written."""
+    """Write the outcomes into the records, each with the moment at which the child had ended, and a history entry of the parent
+    each; those that were written."""
     now, at = now_of(using)
     complete = [child.pk for _record, child in those if child.status == Status.COMPLETE]
     written: set[int] = set()
     if complete:
         among, params = any_of(using, "c.id", complete)
         # What a child that somebody deletes at this moment has said is gone with it; the deletion tells in its turn.
-        sql = f"""UPDATE {STEP} AS s SET status = 'complete', output = COALESCE(c.output, 'null'), error = NULL, finished = {now},
-                wake_at = NULL FROM {INSTANCE} AS c
+        sql = f"""UPDATE {STEP} AS s SET status = 'complete', output = COALESCE(c.output, 'null'), error = NULL,
+                finished = COALESCE(c.finished, {now}), wake_at = NULL FROM {INSTANCE} AS c
             WHERE {among} AND c.parent_step_id = s.id AND c.status = 'complete' AND s.status = 'pending'
             RETURNING {"s.id" if is_postgres(using) else "id"}"""
         written |= {pk for (pk,) in run(using, sql, [*at, *params])}
     for record, child in those:
         if child.status != Status.COMPLETE:
-            sql = f"""UPDATE {STEP} SET status = 'failed', error = %s, finished = {now}, wake_at = NULL
+            cast = "%s::timestamptz" if is_postgres(using) else "%s"
+            sql = f"""UPDATE {STEP} SET status = 'failed', error = %s, finished = COALESCE({cast}, {now}), wake_at = NULL
                 WHERE id = %s AND status = 'pending' RETURNING id"""
-            written |= {pk for (pk,) in run(using, sql, [_failure(record, child), *at, record.pk])}
+            written |= {pk for (pk,) in run(using, sql, [_failure(record, child), child.finished, *at, record.pk])}
     done = [(record, child) for record, child in those if record.pk in written]
     if done:
         _tell(using, done)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from durableflow import NonRetryableError, Step, Workflow, WorkflowEvent
+from durableflow import NonRetryableError, Step, Workflow, WorkflowEvent, drain
 from durableflow.engine.delivery import deliver
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
 
@@ -82,3 +83,33 @@ def step_of(child: WorkflowInstance) -> StepRecord:
 
 def record_of(row: WorkflowInstance, name: str, scope: str = "") -> StepRecord:
     return StepRecord.objects.get(instance=row, name=name, scope=scope, run_number=fresh(row).run_number)
+
+
+class Nested(Workflow[dict[str, Any], Any]):
+    """Children that have a child each."""
+
+    class Meta:
+        name = "chd-nested"
+
+    def run(self, event: WorkflowEvent[dict[str, Any]], step: Step) -> Any:
+        return step.run_workflows("children", Tenfold, range(event.params["of"]), concurrency=event.params["window"])
+
+
+class Tenfold(Workflow[int, int]):
+    """Ten times its number, by a child."""
+
+    class Meta:
+        name = "chd-tenfold"
+
+    def run(self, event: WorkflowEvent[int], step: Step) -> int:
+        found: int = step.run_workflow("child", Child, {"n": event.params})
+        return step.do("tenfold", work, found * 10)  # type: ignore[no-any-return]
+
+
+def drain_for_ever() -> None:
+    """Say that we are ready, and drain until somebody kills us."""
+    WorkflowInstance.objects.count()
+    print("ready", flush=True)  # noqa: T201
+    end = time.monotonic() + 90
+    while time.monotonic() < end:
+        drain(0.2)

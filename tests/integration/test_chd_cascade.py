@@ -355,6 +355,56 @@ def test_retry_of_the_parent_retries_its_failed_child(call: str, repair: str) ->
     assert record_of(row, "child").status == "complete"
 
 
+def test_retry_of_the_parent_starts_a_child_anew_that_was_rolled_back() -> None:
+    """Design 7, 9: nothing is left of it to go on from, and its old keys stand for what was undone."""
+    works, undone = [False], []
+
+    class Saga(Workflow[Any, Any]):
+        class Meta:
+            name = "chd-saga"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            step.do("book", str, rollback=lambda undo: undone.append(1))
+            return step.do("pay", pay, retries=0)
+
+    def pay() -> str:
+        if not works[0]:
+            raise ValueError("no")
+        return "paid"
+
+    row = flow(lambda event, step: step.run_workflow("child", Saga, None)).create()
+    drain(5)
+    (old,) = children_of(row)
+    assert (fresh(row).status, old.status, undone) == (S.ERRORED, S.ERRORED, [1])
+    works[0] = True
+    row.refresh_from_db()
+    row.retry()
+    drain(5)
+    _, new = children_of(row)
+    assert (fresh(row).output, new.status, fresh(old).status) == ("paid", S.COMPLETE, S.ERRORED)
+    assert new.seed != old.seed and new.instance_id == f"{old.instance_id}-r1"
+
+
+def test_a_parent_that_is_rolled_back_ends_its_children_at_its_end() -> None:
+    """Design 7: when it has undone what it did, and not before."""
+    seen: list[str] = []
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        step.start_workflow("bound", Child, {"wait": 1}, instance_id="bound", on_parent_end="terminate")
+        step.do("book", str, rollback=undo)
+        raise ValueError("no")
+
+    def undo(undo: Any) -> None:
+        settle()
+        seen.append(WorkflowInstance.objects.get(instance_id="bound").status)
+
+    row = flow(run).create()
+    drain(5)
+    (child,) = children_of(row)
+    assert seen[0] != S.TERMINATED
+    assert (fresh(row).status, child.status) == (S.ERRORED, S.TERMINATED)
+
+
 @pytest.mark.parametrize("window", [None, 1])
 def test_retry_of_the_parent_starts_ended_children_anew(window: int | None, stopped_clock: StoppedClock) -> None:
     """Children that ended with their parent come back, with the same keys, the finished ones not; a window holds again."""
