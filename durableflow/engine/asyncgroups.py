@@ -117,6 +117,8 @@ async def _run_branch(run: Asker, branch: Branch, identity: Identity, places: Pl
     except Exception as error:
         branch.error = error
     finally:
+        if run.calls.cancelled:
+            scope.forgive()
         if own is not None:
             own.leave()
 

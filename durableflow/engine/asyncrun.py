@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import threading
 import time
@@ -46,6 +47,8 @@ from durableflow.engine.unwind import Block, Drop, LeaseLost, Suspend, Unwind, W
 logger = logging.getLogger("durableflow.engine")
 LOOK: Final = 0.1
 """Seconds between two looks for a stop, and for what has arrived, while something is under way."""
+TELL_SECONDS: Final = 10.0
+"""After so long it is told what keeps an instance from being put away."""
 SETTLE_TURNS: Final = 10
 """Turns of the loop after the end of ``run`` in which tasks that it has cancelled may end."""
 CLOSE_SECONDS: Final = 2 * CANCEL_SECONDS
@@ -110,10 +113,12 @@ class AsyncRun:
         self.loop.set_task_factory(self.calls.new_task)
         self._parked: dict[DurableCall, Ask] = {}
         self._held: list[Ask] = []
+        self._queued: list[Ask] = []
         self._undelivered: set[Body] = set()
         self._sent = 0
         self._end: _End | None = None
         self._look_at = 0.0
+        self._awake_since = time.monotonic()
         self._next_params: tuple[Any] | None = None
 
     # The runtime, in the loop's thread ----------------------------------------------------------------------------------
@@ -256,7 +261,7 @@ class AsyncRun:
                 vars(SyncToAsync.threadlocal).update(outside)
         assert self._end is not None  # noqa: S101
         if self.calls.cancelled:
-            self._forgive()
+            self.replay.root.forgive()
         return self._end.result()
 
     def _start(self, main: Callable[[], Awaitable[Any]]) -> None:
@@ -272,16 +277,17 @@ class AsyncRun:
     def _serve(self) -> None:
         """Answer until ``run`` has ended. Raises Unwind, and whatever else ends the execution."""
         while self._end is None:
-            rest = (
-                self.loop.rest
-            )  # before the questions are taken in: what was asked before the loop rested is among them
-            self.desk.collect()
+            rest = self.loop.rest
+            self.desk.collect()  # after that look: what was asked before the loop rested is taken in
             if self._next_params is not None:
                 self.execution.continue_as_new(*self._next_params)
             settled = rest is not None and rest.seen == self._sent
             work = self.desk.take(settled=settled)
             if work is not None:
                 work()
+                continue
+            if self._queued and settled and not self._alone():
+                self._again(self._queued.pop(0), Turn.NEW)
                 continue
             if settled and rest is not None and rest.quiet and self._quiescent():
                 continue
@@ -291,6 +297,9 @@ class AsyncRun:
     def _do(self, ask: Ask, turn: Turn) -> None:
         """One question, answered or put off."""
         if ask.call.gone and turn is not Turn.NOW:
+            return
+        if turn is Turn.NEW and self._alone():
+            self._queued.append(ask)
             return
         if ask.record is not None and turn is not Turn.NOW and ask.scope.earlier_unmet(ask.record) is not None:
             self._held.append(ask)
@@ -373,16 +382,16 @@ class AsyncRun:
             missed = None if first.record is None else first.scope.earlier_unmet(first.record)
             if missed is not None and first.identity is not None and not self.calls.cancelled:
                 self.replay.skipped(first.identity, missed)
-            self._forgive()
+            first.scope.forgive(None if first.record is None else first.record.seq)
             ready = [first]
         for ask in ready:
             self._held.remove(ask)
             self._again(ask, turn_of(ask.record))
 
-    def _forgive(self) -> None:
-        """What a cancelled task would have called need not be met."""
-        for record in self.replay.records.values():
-            record.met = True
+    def _alone(self) -> bool:
+        """Whether an async body is under way that shall be alone: after a worker was lost, until something is stored (design 6,
+        "Interruptions")."""
+        return self.execution.interrupted and bool(self.bodies or self._undelivered)
 
     def _waiting(self) -> list[Ask]:
         for call in [call for call in self._parked if call.gone]:
@@ -416,6 +425,7 @@ class AsyncRun:
         if not self.bodies:
             self.execution.check_alive()
         waiting = self._waiting()
+        self._tell_why_awake(waiting, now)
         if waiting and not self.execution.dry:
             moment = self.execution.claim.db_now()
             before = self.execution.news
@@ -424,6 +434,21 @@ class AsyncRun:
             for ask in waiting:
                 if news or (ask.wake_at is not None and ask.wake_at <= moment):
                     self._again(ask, Turn.NEW)
+
+    def _tell_why_awake(self, waiting: list[Ask], now: float) -> None:
+        """Calls that wait cost nothing, but a loop that something else keeps awake does: say so once."""
+        if not waiting or self.bodies:
+            self._awake_since = now
+        elif now - self._awake_since > TELL_SECONDS:
+            self._awake_since = math.inf
+            logger.warning(
+                "%s waits at %s, but cannot be put away: outside of a step its event loop has %s. Put that into a step, or end it "
+                "before the call that waits (a client's connection, say).",
+                self.replay.where,
+                ", ".join(ask.label for ask in waiting),
+                self.loop.kept_by(),
+                extra={"instance": self.execution.lease.pk},
+            )
 
     # The end ----------------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ class Loop(asyncio.SelectorEventLoop):
         self.rest: Rest | None = None
         self._jobs = 0
         self._ring = ring
-        super().__init__(_Selector(self._begin_rest, self._end_rest))
+        self._polling = _Selector(self._begin_rest, self._end_rest)
+        super().__init__(self._polling)
         self.set_default_executor(_ClosingPool(thread_name_prefix="durableflow-async"))
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> asyncio.Future[T]:  # type: ignore[override]
@@ -42,6 +43,18 @@ class Loop(asyncio.SelectorEventLoop):
         self._jobs += 1
         future.add_done_callback(self._job_done)
         return future
+
+    def kept_by(self) -> str:
+        """What keeps it awake, for people."""
+        found = []
+        if self._jobs:
+            found.append("work in an executor")
+        if self._descriptors() > OWN_DESCRIPTORS:
+            found.append("an open connection")
+        return " and ".join(found) or "a timer (asyncio.sleep, a timeout)"
+
+    def _descriptors(self) -> int:
+        return len(self._polling.get_map())
 
     def _job_done(self, _future: asyncio.Future[Any]) -> None:
         self._jobs -= 1

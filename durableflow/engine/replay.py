@@ -45,6 +45,7 @@ class Scope:
         self.wrappers = wrappers
         self.stop: Unwind | None = None
         self.lost: Callable[[Any], None] | None = None
+        self.entrant: Any = None
         self.random: Any = None
         self.patches: dict[str, bool] = {}
         self.busy: Identity | None = None
@@ -106,6 +107,15 @@ class Scope:
         while position < len(rows) and rows[position].met:
             position += 1
         return rows[position] if position < len(rows) and rows[position].seq < record.seq else None
+
+    def forgive(self, before: int | None = None) -> None:
+        """Take records that this replay has not met (those whose ``seq`` is below ``before``) for met: a task that the program has
+        cancelled would have called them."""
+        for rows in self._by_execution.values():
+            for row in rows:
+                if not row.met and (before is None or row.seq < before):
+                    row.met = True
+                    self.unmet -= 1
 
     def first_unmet(self) -> Record | None:
         """The earliest record that this replay has not met."""

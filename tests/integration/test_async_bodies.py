@@ -299,6 +299,28 @@ def test_a_lost_worker_costs_an_attempt_and_finished_bodies_stay(stopped_clock: 
     assert "attempt_lost" in types_of(instance)
 
 
+def test_an_interrupted_instance_runs_its_bodies_one_at_a_time_until_one_is_stored(stopped_clock: StoppedClock) -> None:
+    at_once: list[int] = []
+    working = [0]
+
+    async def body(number: int) -> int:
+        working[0] += 1
+        at_once.append(working[0])
+        await asyncio.sleep(0.05)
+        working[0] -= 1
+        return number
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        return await asyncio.gather(*(step.do("work", body, number, retries=2) for number in range(3)))
+
+    instance = async_workflow(run, []).create()
+    claim("default", 1)  # by a worker that dies
+    stopped_clock.outlast_leases()
+    instance = drained(instance)
+    assert (instance.status, instance.output) == (S.COMPLETE, [0, 1, 2]), (instance.error, instance.blocked)
+    assert at_once == [1, 1, 2]
+
+
 def test_a_stop_gives_the_instance_back_between_its_steps() -> None:
     """SIGINT while nothing but a plain sleep is under way."""
 

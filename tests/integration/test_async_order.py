@@ -346,7 +346,9 @@ def test_what_a_cancelled_task_had_recorded_need_not_be_met(stopped_clock: Stopp
         except* ValueError:
             log.append("caught")
         await step.do("compensate", lambda: noted(log, "compensated"))
+        log.append(step.is_replaying)
         await step.sleep("nap", 60)
+        log.append(step.is_replaying)
         return "done"
 
     log: list[Any] = []
@@ -355,4 +357,4 @@ def test_what_a_cancelled_task_had_recorded_need_not_be_met(stopped_clock: Stopp
     stopped_clock.advance(60)
     instance = drained(instance)
     assert (instance.status, instance.output) == (S.COMPLETE, "done"), instance.blocked
-    assert log == ["caught", "compensated", "caught"]
+    assert log == ["caught", "compensated", False, "caught", True, False]
