@@ -21,10 +21,10 @@ NOT_INHERITED: Final = frozenset({"name", "abstract", "previous_names"})
 class WorkflowOptions:
     """Optional typed base of ``Meta``.
 
-    ``abstract``: only a base of others. ``name``: default the class name in kebab-case.
-    ``previous_names``: names that it had before; instances stored under them are its own. ``version``: an int that grows
-    when instances must not go back to older code. ``step_retries``, ``step_timeout``: for steps that say nothing of
-    their own. ``max_duration``: of a whole run. ``retention``: how long finished instances are kept. ``priority``:
+    ``abstract``: only a base of others. ``name``: default the class name in kebab-case. ``previous_names``: names that it had
+    before; instances stored under them are its own. ``version``: an int that grows when instances must not go back to older code:
+    they are of the highest version that has created or executed them. ``step_retries``, ``step_timeout``: for steps that say
+    nothing of their own. ``max_duration``: of a whole run. ``retention``: how long finished instances are kept. ``priority``:
     which due instances are claimed first. ``max_concurrency``: how many instances are executed at the same time, in all
     clusters together; one that waits or sleeps does not count. ``concurrency_key``: a function of the params that gives
     a text: then the limit holds for each text by itself; None: this instance is not limited.

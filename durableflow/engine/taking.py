@@ -130,6 +130,7 @@ def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
     )
     columns = ", ".join(f"i.{name}" for name in _COLUMNS.split(", "))
     slot = "holds_slot = true, concurrency_key = %s, " if shape.slot else ""
+    slot += rules.raised("i.", "GREATEST")
     if shape.one:  # the usual case of a thread that looks for itself
         due, place, order = f"near WHERE i.id = near.id AND near.verdict = '{TAKE}'", "1", ""
         first = "near"
@@ -241,8 +242,11 @@ _TAKE_SQLITE: Final = f"""
 _TELL_SQLITE: Final = f"""
     INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
     VALUES (%s, %s, 'workflow_started', '', '', '', 'engine', '', %s)"""
-_PLAIN_SQLITE: Final = _TAKE_SQLITE % ""
-_SLOT_SQLITE: Final = _TAKE_SQLITE % "holds_slot = 1, concurrency_key = %s, "
+
+
+@lru_cache(maxsize=64)
+def _take_sqlite(rules: Known, slot: bool) -> str:
+    return _TAKE_SQLITE % (("holds_slot = 1, concurrency_key = %s, " if slot else "") + rules.raised("", "max"))
 
 
 def _take_one_sqlite(
@@ -251,7 +255,7 @@ def _take_one_sqlite(
     text, end = clock.sqlite_text(now), clock.sqlite_text(now + timedelta(seconds=get_settings().LEASE))
     token = new_token()
     params = [token, owner(), end, text, pk]
-    (row,) = run(using, _SLOT_SQLITE, [slot, *params]) if slot else run(using, _PLAIN_SQLITE, params)
+    (row,) = run(using, _take_sqlite(known(), bool(slot)), [slot, *params] if slot else params)
     if row[4] == 1:
         run(using, _TELL_SQLITE, [pk, row[3], text])
     return (*row, token, *lost, text)

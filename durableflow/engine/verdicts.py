@@ -34,12 +34,19 @@ class Known:
 
     def __init__(self, code: Code) -> None:
         names = [name for name, _, _ in code]
-        cases = "".join(f" WHEN '{name}' THEN {int(version)}" for name, version, _ in code if version)
-        version = f"CASE workflow{cases} ELSE 0 END" if cases else "0"
+        self._versions = "".join(f" WHEN '{name}' THEN {int(version)}" for name, version, _ in code if version)
+        version = f"CASE workflow{self._versions} ELSE 0 END" if self._versions else "0"
         self.code = code
         self.named = _among(names)
         self.newer = f"code_version > {version}"
         self.limited = _among([name for name, _, maximum in code if maximum is not None])
+
+    def raised(self, row: str, greatest: str) -> str:
+        """SQL for a claim: from here on the instance is one of this code's version, and goes back to no older one ('' where no
+        workflow has a version). ``greatest``: the database's word for it."""
+        if not self._versions:
+            return ""
+        return f"code_version = {greatest}({row}code_version, CASE {row}workflow{self._versions} ELSE 0 END), "
 
 
 def _among(names: list[str]) -> str:

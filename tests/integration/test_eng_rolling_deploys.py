@@ -99,6 +99,42 @@ def test_newer_code_is_held(stopped_clock: StoppedClock) -> None:
     assert drained(row).status == S.COMPLETE
 
 
+def test_what_newer_code_has_executed_does_not_go_back(stopped_clock: StoppedClock) -> None:
+    """Design 6: in a rolling deploy an instance of the old code is taken up by the new, which may have recorded what the old does
+    not know. From then on it waits for the new, under a limit too."""
+    for limit in ({}, {"max_concurrency": 1}):
+
+        def deployed(version: int, limit: Any = limit) -> type[Workflow[Any, Any]]:
+            meta = {"name": "gone", "version": version, **limit}
+
+            def run(self: Any, event: WorkflowEvent[Any], step: Step) -> str:
+                if version:
+                    step.do("inserted", lambda: None)
+                step.sleep("nap", 60)
+                return step.do("after", lambda: "finished")
+
+            return type("Gone", (Workflow,), {"run": run, "Meta": type("Meta", (), meta), "__module__": __name__})
+
+        row = drained(deployed(0).create())
+        assert row.code_version == 0
+        deployed(2)
+        stopped_clock.advance(60)
+        again = WorkflowInstance.objects.create(
+            workflow="gone", instance_id="i", created=stopped_clock.now, wake_at=stopped_clock.now
+        )
+        assert (drained(again).status, again.code_version) == (S.WAITING, 2)
+        row.refresh_from_db()
+        assert (row.status, row.code_version) == (S.COMPLETE, 2)
+        deployed(1)
+        stopped_clock.advance(60)
+        assert drain(seconds=0) == 0
+        again.refresh_from_db()
+        assert (again.status, again.hold, again.blocked) == (S.WAITING, "newer_code", "")
+        deployed(3)
+        assert (drained(again).status, again.code_version) == (S.COMPLETE, 3)
+        WorkflowInstance.objects.all().delete()
+
+
 def test_the_looks_grow_rarer_and_end_with_a_person(stopped_clock: StoppedClock) -> None:
     """Design 6: 15 s, doubling to 5 minutes; after 10 give-backs without an execution it is blocked."""
     assert [hold_seconds(n) for n in range(7)] == [15, 30, 60, 120, 240, 300, 300]
