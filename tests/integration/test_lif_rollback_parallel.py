@@ -298,3 +298,35 @@ def test_children_that_still_run_end_with_the_rollback() -> None:
     assert (statuses, child().status, child().rollback) == ([S.WAITING], S.TERMINATED, None), (
         "its own undo was not asked for"
     )
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("call", ["one", "join"])
+def test_a_retried_parent_starts_an_undone_child_anew(call: str) -> None:
+    """Design 7, 9: nothing of an undone child goes forward again, and the keys of what was undone are not used again."""
+    works = False
+    keys: list[str] = []
+
+    class Seat(Workflow[Any, Any]):
+        class Meta:
+            name = "lif-seat"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> str:
+            step.do("seat", lambda: keys.append(get_step_context().idempotency_key), rollback=note)
+            if not works:
+                step.do("pay", Saga.fail)
+            return "seat"
+
+    def run(step: Step, log: list[str]) -> Any:
+        if call == "one":
+            return step.run_workflow("child", Seat, None)
+        return step.run_workflows("child", Seat, [None])[0]
+
+    row = drained(workflow(run, []).create())
+    assert (row.status, row.rollback, UNDONE) == (S.ERRORED, None, [("seat-1", None)])
+    works = True
+    row.retry()
+    drained(row)
+    assert (row.status, row.output, UNDONE) == (S.COMPLETE, "seat", [("seat-1", None)])
+    old, new = WorkflowInstance.objects.filter(workflow="lif-seat").order_by("id")
+    assert (old.status, new.status) == (S.ERRORED, S.COMPLETE) and len(set(keys)) == 2
