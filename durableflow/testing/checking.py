@@ -14,11 +14,11 @@ from typing import Any, Final, cast
 from durableflow.authoring.events import freeze
 from durableflow.core import codec, registry
 from durableflow.core.exceptions import CodecError, NonDeterminismError, SuspensionSwallowed
+from durableflow.core.scopenames import groups_of
 from durableflow.core.statuses import FINISHED, Status, StepKind
 from durableflow.engine.dry import DryRun, dry_run
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.replay import UNCOUNTED
-from durableflow.engine.scopes import groups_of
 from durableflow.models import WorkflowInstance
 from durableflow.testing.recorded import RecordedRun, files, load, recorded_run
 from durableflow.testing.stand_ins import Check
@@ -187,7 +187,8 @@ def _judge(recorded: RecordedRun, dry: DryRun) -> Fit | Break:
 
 def _fit(recorded: RecordedRun, dry: DryRun, *, cut: bool) -> Fit:
     execution = cast(Check, dry.execution)
-    own = [execution.replay.records[record.identity] for record in recorded.records]
+    known = execution.replay.records
+    own = [known[record.identity] for record in recorded.records if not _within(record.identity, known)]
     counted = [record for record in own if record.identity.kind not in UNCOUNTED]
     behind: list[Record] = []
     needed = ""
@@ -209,6 +210,15 @@ def _fit(recorded: RecordedRun, dry: DryRun, *, cut: bool) -> Fit:
         inserted=tuple(_call(identity) for identity in dry.new) if recorded.status not in FINISHED else (),
         needed=needed,
         unchecked=len(behind),
+    )
+
+
+def _within(identity: Identity, known: dict[Identity, Record]) -> bool:
+    """Whether the call is answered with the record of a group around it: a child of a join, what a race has tried."""
+    return any(
+        Identity(scope, kind, name, count) in known
+        for scope, name, count in groups_of(identity.scope)
+        for kind in (StepKind.CHILD.value, StepKind.RACE.value)
     )
 
 

@@ -15,7 +15,7 @@ import pytest
 from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 
-from durableflow import AsyncStep, NonDeterminismError, NonRetryableError, Step, Workflow, WorkflowEvent
+from durableflow import AsyncStep, NonDeterminismError, NonRetryableError, Rollback, Step, Workflow, WorkflowEvent
 from durableflow.core import registry
 from durableflow.models import (
     ConcurrencyLimit,
@@ -570,3 +570,73 @@ class _Quiet:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
+
+
+class Part(Workflow[Any, Any]):
+    """A child that ends at once, or waits."""
+
+    class Meta:
+        name = "check-part"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        if event.params == "wait":
+            step.wait_for_event("go", type="go", timeout=None)
+        return step.do("part", lambda: f"part {event.params}")
+
+
+def test_children(stopped_clock: StoppedClock) -> None:
+    """Design 7: finished children give what is recorded, open ones are the end of the check; none is started by it."""
+    registry.register("check-part", Part)
+
+    def parent(first: str = "one", join: str = "join", insert: bool = False) -> Run:
+        def run(step: Step) -> Any:
+            one = step.run_workflow(first, Part, 1)
+            if insert:
+                step.run_workflow("inserted", Part, 5)
+                step.start_workflow("aside", Part, 6)
+            parts = step.run_workflows(join, Part, [2, 3])
+            step.do("sum", lambda: [one, *parts])
+            return step.run_workflow("last", Part, "wait")
+
+        return run
+
+    row = drained(deployed(parent()).create())
+    assert row.status == S.WAITING and WorkflowInstance.objects.count() == 5
+    for changed, inserted in ((parent(), 0), (parent(insert=True), 2)):
+        deployed(changed)
+        before = snapshot()
+        (fit,) = replay_check(row).fits
+        assert (fit.met, fit.recorded, len(fit.inserted), fit.unchecked) == (4, 4, inserted, 0)
+        assert snapshot() == before
+    for changed, said in (
+        (parent(first="uno"), "child 'one-1' is recorded"),
+        (parent(join="all"), "child 'join-1' is recorded"),
+    ):
+        deployed(changed)
+        with pytest.raises(ReplayBroken, match=said):
+            replay_check(row)
+
+
+def test_a_run_that_is_being_undone(stopped_clock: StoppedClock) -> None:
+    """Design 7: ``run`` has ended by an error, and is replayed for its handlers alone."""
+
+    def program(first: str = "book") -> Run:
+        def run(step: Step) -> Any:
+            step.do(first, lambda: "booked", rollback=Rollback(undo, retries=1))
+            step.do("pay", failing, retries=0)
+
+        return run
+
+    def undo(undone: Any) -> None:
+        raise OSError("not now")
+
+    def failing() -> None:
+        raise ValueError("no money")
+
+    row = drained(deployed(program()).create())
+    assert row.status == S.ROLLING_BACK
+    (fit,) = replay_check(row).fits
+    assert (fit.met, fit.unchecked) == (2, 0)
+    deployed(program(first="reserve"))
+    with pytest.raises(ReplayBroken, match="do 'book-1' is recorded"):
+        replay_check(row)
