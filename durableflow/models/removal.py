@@ -9,6 +9,7 @@ from typing import Any
 
 from django.db import models
 
+from durableflow.core.statuses import FINISHED
 from durableflow.core.transactions import write_transaction
 from durableflow.models import family, limits
 
@@ -23,11 +24,11 @@ def removing(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
         locked = list(
             rows.order_by("pk")
             .select_for_update()  # FOR UPDATE
-            .values_list("pk", "concurrency_key", "holds_slot", "workflow", "instance_id", "parent_step_id")
+            .values_list("pk", "concurrency_key", "holds_slot", "workflow", "instance_id", "parent_step_id", "status")
         )
         pks = [row[0] for row in locked]
-        for pk, _, _, workflow, instance_id, parent_step in locked:
-            if parent_step is not None:
+        for pk, _, _, workflow, instance_id, parent_step, status in locked:
+            if parent_step is not None and status not in FINISHED:  # one that has ended has told it then
                 family.tell_parent(using, pk, f"{workflow}/{instance_id}", family.DELETED, parent_step)
         family.end_children(using, pks, "was deleted")
         yield pks

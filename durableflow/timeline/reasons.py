@@ -68,11 +68,27 @@ def _waiting(instance: WorkflowInstance, waits: list[dict[str, Any]]) -> str:
         return " ".join(_wait(wait) for wait in waits)
     step = _step(instance, status=StepStatus.PENDING, wake_at__isnull=False)
     if step is None:
-        return _("Waits.")
+        child = _step(instance, status=StepStatus.PENDING, kind=StepKind.CHILD)
+        return _("Waits.") if child is None else _child(child)
+    if step["kind"] == StepKind.CHILD:
+        return _child(step)
     values = {"step": _label(step), "time": _time(step["wake_at"]), "number": step["attempts"] + 1}
     if step["kind"] in (StepKind.SLEEP, StepKind.SLEEP_UNTIL):
         return _("Sleeps in %(step)s until %(time)s.") % values
     return _("Attempt %(number)s of step %(step)s is due at %(time)s.") % values
+
+
+def _child(step: dict[str, Any]) -> str:
+    values = {
+        "step": _label(step),
+        "number": step["remaining"],
+        "time": _time(step["wake_at"]) if step["wake_at"] else "",
+    }
+    if step["remaining"] is not None:
+        return _("Waits for child workflows in %(step)s: %(number)s have not ended.") % values
+    if step["wake_at"]:
+        return _("Waits for its child workflow in %(step)s until %(time)s.") % values
+    return _("Waits for its child workflow in %(step)s.") % values
 
 
 def _wait(wait: dict[str, Any]) -> str:
@@ -128,7 +144,7 @@ def _failed(error: dict[str, Any] | None) -> str:
 
 def _step(instance: WorkflowInstance, **conditions: Any) -> dict[str, Any] | None:
     rows = instance.steps.filter(run_number=instance.run_number, **conditions).order_by("wake_at", "seq")
-    found: Any = rows.values("scope", "kind", "name", "count", "attempts", "wake_at").first()
+    found: Any = rows.values("scope", "kind", "name", "count", "attempts", "wake_at", "remaining").first()
     return found  # type: ignore[no-any-return]
 
 

@@ -11,6 +11,7 @@ import pytest
 from durableflow import InstanceAlreadyExists, Step, Workflow, WorkflowEvent, WorkflowFailed, WorkflowTimeout, drain
 from durableflow.core.exceptions import CodecError
 from durableflow.models import Priority, SentEvent, StepRecord, WorkflowInstance
+from durableflow.timeline import reason
 from tests.integration.chd_flows import (
     Child,
     Declined,
@@ -69,6 +70,7 @@ def test_a_waiting_parent_costs_nothing() -> None:
     drain(5)
     row.refresh_from_db()
     assert (row.status, row.wake_at, row.lease_token) == (S.WAITING, None, None)
+    assert reason(row) == "Waits for its child workflow in child-1."
     child_of(row).send_event("go", "went")
     drain(5)
     assert fresh(row).output == "went"
@@ -286,6 +288,7 @@ def test_a_child_that_takes_too_long_is_given_up(stopped_clock: StoppedClock) ->
     drain(5)
     child = child_of(row)
     assert fresh(row).wake_at == stopped_clock.now + timedelta(hours=1)
+    assert reason(fresh(row)).startswith("Waits for its child workflow in child-1 until")
     stopped_clock.advance("59 minutes")
     drain(5)
     assert fresh(row).status == S.WAITING

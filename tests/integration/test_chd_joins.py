@@ -11,6 +11,7 @@ from durableflow import Step, Workflow, WorkflowEvent, WorkflowFailed, drain
 from durableflow.core.exceptions import LimitExceeded
 from durableflow.engine.delivery import deliver
 from durableflow.models import SentEvent, StepRecord, WorkflowInstance
+from durableflow.timeline import reason
 from tests.integration.chd_flows import Child, S, children_of, fresh, history, record_of, settle, step_of
 from tests.integration.conftest import StoppedClock
 
@@ -321,6 +322,7 @@ def test_an_event_for_the_parent_does_not_touch_the_join() -> None:
     row.send_event("noise")
     drain(5)
     assert fresh(row).status == S.WAITING and record_of(row, "children").remaining == 1
+    assert reason(fresh(row)) == "Waits for child workflows in children-1: 1 have not ended."
     second.send_event("go", 2)
     drain(5)
     assert fresh(row).output == [1, 2]
