@@ -10,7 +10,15 @@ from uuid import UUID
 
 from durableflow.authoring import calls
 from durableflow.authoring.context import derive
-from durableflow.authoring.group_calls import ChildCall, ChildrenCall, GatherCall, MapCall, PatchCall, StartCall
+from durableflow.authoring.group_calls import (
+    ChildCall,
+    ChildrenCall,
+    GatherCall,
+    MapCall,
+    PatchCall,
+    RaceCall,
+    StartCall,
+)
 from durableflow.core import codec, failures
 from durableflow.core.answers import Decision, Event
 from durableflow.core.conf import get_settings
@@ -24,6 +32,7 @@ from durableflow.engine.gathering import gather, map_items
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.patches import patched
+from durableflow.engine.racing import race
 from durableflow.engine.replay import Scope
 from durableflow.engine.scopes import current
 from durableflow.engine.session import Session
@@ -36,6 +45,7 @@ from durableflow.models import PendingEvent
 ANSWERS: Final[dict[type[calls.Call], Callable[..., Any]]] = {
     GatherCall: gather,
     MapCall: map_items,
+    RaceCall: race,
     PatchCall: patched,
     ChildCall: children.answer,
     ChildrenCall: children.answer,
@@ -76,6 +86,11 @@ class Execution(Session):
 
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """Answer a call whose identity is reserved."""
+        entrant = scope.entrant
+        if entrant is not None:
+            entrant.check(self, identity, call)
+            if not entrant.decided:
+                return entrant.enter(self, scope, identity, call)
         record = self.replay.meet(scope, identity)
         if isinstance(call, calls.DoCall):
             if record is not None and record.finished:
@@ -152,28 +167,35 @@ class Execution(Session):
     ) -> None:
         now = self.claim.db_now()
         if record is None:
-            if isinstance(call, calls.SleepUntilCall) and call.when > now + TEN_YEARS:
-                raise InvalidConfig(
-                    f"step {call.name!r}: when: {call.when} is more than ten years ahead.", step=call.name, field="when"
-                )
-            record = self.new_record(identity)
-            if isinstance(call, calls.SleepCall):
-                seconds, when = call.duration.total_seconds(), None
-                over = seconds == 0
-            else:
-                seconds, when = None, call.when
-                over = when <= now
-            if not over:
-                record.status = PENDING
-                data = {"seconds": seconds} if when is None else {"until": when}
-                record.wake_at = self.write(record, Entry("sleep_started", data), wake_in=seconds, wake_at=when)
+            if not (call.when <= now if isinstance(call, calls.SleepUntilCall) else not call.duration):
+                record = self.open_sleep(identity, call)
                 self.suspend(scope, record.wake_at, identity)
+            record = self.new_record(identity)
         elif record.wake_at is not None and record.wake_at > now:
             self.suspend(scope, record.wake_at, identity)
         # Lost with a crash of the server, the end of a sleep that had begun is found once more; what follows it waits for the disk.
         later = record.status == PENDING
         record.status = COMPLETE
         self.write(record, Entry("sleep_completed"), wake_at=record.wake_at, later=later)
+
+    def open_sleep(
+        self, identity: Identity, call: calls.SleepCall | calls.SleepUntilCall, record: Record | None = None
+    ) -> Record:
+        """Record that a sleep has begun, or begins again. Raises InvalidConfig for one that is too long."""
+        seconds, when = None, None
+        if isinstance(call, calls.SleepCall):
+            seconds = call.duration.total_seconds()
+        else:
+            when = call.when
+            if when > self.claim.db_now() + TEN_YEARS:
+                raise InvalidConfig(
+                    f"step {call.name!r}: when: {when} is more than ten years ahead.", step=call.name, field="when"
+                )
+        record = record or self.new_record(identity)
+        record.status = PENDING
+        data = {"seconds": seconds} if when is None else {"until": when}
+        record.wake_at = self.write(record, Entry("sleep_started", data), wake_in=seconds, wake_at=when)
+        return record
 
     def _now(self, identity: Identity, record: Record | None) -> Any:
         record = record or self.new_record(identity)
@@ -194,7 +216,7 @@ class Execution(Session):
         except UnreadableAnswer as error:
             self.replay.halt(error)
         except NonRetryableError as error:  # an unknown group, a context that cannot be stored
-            self._refused(record, error)
+            self.wait_refused(record, error)
         if not answer.settled and call.notify is not None:
             answer = self._notify(scope, identity, record, call, answer)
         if not answer.settled:
@@ -205,7 +227,7 @@ class Execution(Session):
         record.output, record.error = answer.output, answer.error
         return self._recorded(record, call)
 
-    def _refused(self, record: Record, error: Exception) -> NoReturn:
+    def wait_refused(self, record: Record, error: Exception) -> NoReturn:
         """The wait cannot open. That is an outcome like any other: one that ``run`` has caught stays caught."""
         described = self.describe(error, record.identity, False)
         record.status, record.error = FAILED, codec.dumps(described)
@@ -213,21 +235,26 @@ class Execution(Session):
         raise self.failure(record) from None
 
     def _notify(self, scope: Scope, identity: Identity, wait: Record, call: calls.WaitCall, answer: Answer) -> Answer:
-        """Tell somebody of the open wait: a recorded body under the wait's name and count (design 5)."""
-        own = identity._replace(kind=NOTIFY)
-        record = self.replay.records.get(own)
+        """Tell somebody of the open wait; what becomes of it if that fails for good."""
         try:
-            if record is None or not record.finished:
-                options = resolve(self, identity.label, record, None, None, False, False)
-                self._run_notify(scope, own, record, options, call, answer)
-            elif record.status == FAILED:  # and the worker was lost before it had cancelled the wait
-                raise self.failure(record)
+            self.tell(scope, identity, call, answer)
             return answer
         except Exception as error:
             if error is self.replay.refusal:
                 raise
             text = codec.dumps(self.describe(error, identity, False))
             return cancel_wait(self.lease, self.claim, wait, answer.pending_event, text)
+
+    def tell(self, scope: Scope, identity: Identity, call: calls.WaitCall, answer: Answer) -> None:
+        """Run ``notify`` of an open wait, unless it has run: a recorded body under the wait's name and count (design 5). Raises its
+        error when it has finally failed."""
+        own = identity._replace(kind=NOTIFY)
+        record = self.replay.records.get(own)
+        if record is None or not record.finished:
+            options = resolve(self, identity.label, record, None, None, False, False)
+            self._run_notify(scope, own, record, options, call, answer)
+        elif record.status == FAILED:  # and the worker was lost before it had cancelled the wait
+            raise self.failure(record)
 
     def _run_notify(
         self,

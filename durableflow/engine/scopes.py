@@ -6,19 +6,18 @@ text alone (case ENG-06).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
 from durableflow.core.exceptions import LimitExceeded
+from durableflow.core.scopenames import component
 from durableflow.engine.journal import Identity
 from durableflow.engine.replay import Scope
 
 MAX_SCOPE: Final = 400
 """Characters of the column."""
-_COMPONENT: Final = re.compile(r"(?P<name>.*)-(?P<count>\d+)(?:\[(?P<branch>[^\]]*)\])?", re.DOTALL)
 
 current: ContextVar[Scope | None] = ContextVar("durableflow_scope", default=None)
 """The scope of the branch that runs in this context; it may be that of another execution, further out."""
@@ -26,9 +25,7 @@ current: ContextVar[Scope | None] = ContextVar("durableflow_scope", default=None
 
 def inner(identity: Identity, branch: object = None) -> str:
     """The scope of a branch of the group ``identity``; without ``branch`` that of all its items. Raises LimitExceeded."""
-    own = f"{_escaped(identity.name)}-{identity.count}"
-    if branch is not None:
-        own += f"[{_escaped(str(branch))}]"
+    own = component(identity.name, identity.count, branch)
     scope = f"{identity.scope}/{own}" if identity.scope else own
     if len(scope) > MAX_SCOPE:
         raise LimitExceeded(
@@ -36,23 +33,6 @@ def inner(identity: Identity, branch: object = None) -> str:
             f"{len(scope)} characters; {MAX_SCOPE} are possible. Use shorter names or fewer levels."
         )
     return scope
-
-
-def groups_of(scope: str) -> Iterator[tuple[str, str, int]]:
-    """The groups around a scope, innermost first, as (scope, name, count) of their records."""
-    while scope:
-        scope, _slash, own = scope.rpartition("/")
-        found = _COMPONENT.fullmatch(own)
-        if found is not None:
-            yield scope, _plain(found["name"]), int(found["count"])
-
-
-def _escaped(name: str) -> str:
-    return name.replace("%", "%25").replace("/", "%2F").replace("]", "%5D")
-
-
-def _plain(name: str) -> str:
-    return name.replace("%5D", "]").replace("%2F", "/").replace("%25", "%")
 
 
 @contextmanager

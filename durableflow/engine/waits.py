@@ -126,6 +126,58 @@ def cancel_wait(lease: Lease, claim: Claim, record: Record, pk: int, error: str)
         return Answer(pending.pk, error=error)
 
 
+@dataclass(frozen=True)
+class Outlook:
+    """An open wait under the lock, for those who settle several at once (a race). ``at``: when it was settled: by ``sent``, or
+    else by its deadline; None if it is not."""
+
+    found: Stored
+    at: datetime | None = None
+    sent: Sent | None = None
+
+    @property
+    def pending(self) -> Pending:
+        """Its pending event."""
+        assert self.found.pending is not None  # noqa: S101
+        return self.found.pending
+
+
+@patient
+def open_wait(lease: Lease, claim: Claim, record: Record, call: WaitCall) -> Outlook:
+    """Open the wait where it is not open yet, and say how it stands; nothing is settled. Raises as ``attend``."""
+    with fenced(lease) as fence:
+        found = rows.read(lease, claim, record)
+        if found is None or found.pending is None or found.pending.status in _OVER:
+            _open(lease, claim, record, call, fence)
+        return outlook(lease, claim, record, fence)
+
+
+def outlook(lease: Lease, claim: Claim, record: Record, fence: Fence) -> Outlook:
+    """How an open wait stands. A part of a fenced transaction, as ``settle`` and ``withdraw``."""
+    found = rows.read(lease, claim, record)
+    if found is None or found.pending is None:
+        raise RuntimeError(f"{claim.label}: the open wait of {record.identity.label!r} is gone.")
+    sent = _match(lease, claim, found.pending)
+    if sent is not None:
+        return Outlook(found, sent.sent_at, sent)
+    deadline = found.pending.deadline
+    return Outlook(found, deadline if deadline is not None and deadline <= fence.now else None)
+
+
+def settle(lease: Lease, claim: Claim, record: Record, outlook: Outlook, fence: Fence) -> bool:
+    """Answer a wait with what has settled it; False if somebody decides it at this moment."""
+    if outlook.sent is not None:
+        _consume(lease, claim, record, outlook.found, outlook.sent, fence)
+        return True
+    return _time_out(lease, claim, record, outlook.found, fence) is not None
+
+
+def withdraw(lease: Lease, outlook: Outlook, fence: Fence) -> bool:
+    """Close a wait that nobody shall answer any more; False if somebody decides it at this moment."""
+    decided = outlook.pending.kind == StepKind.WAIT_FOR_APPROVAL and outlook.sent is not None
+    return decided or rows.close(lease, outlook.pending, PendingStatus.CANCELLED, fence.now)
+
+
 def _look(lease: Lease, claim: Claim, record: Record, found: Stored, fence: Fence) -> Answer:
     pending = found.pending
     assert pending is not None  # noqa: S101
@@ -134,13 +186,21 @@ def _look(lease: Lease, claim: Claim, record: Record, found: Stored, fence: Fenc
         return _consume(lease, claim, record, found, sent, fence)
     if pending.deadline is None or pending.deadline > fence.now:
         return Answer(pending.pk, wake_at=pending.deadline)
+    error = _time_out(lease, claim, record, found, fence)
+    return Answer(pending.pk, error=error, wake_at=None if error else fence.now + LOCKED_AGAIN)
+
+
+def _time_out(lease: Lease, claim: Claim, record: Record, found: Stored, fence: Fence) -> str | None:
+    """The deadline has passed: the error, or None where a decision holds the row at this moment, or was made just before: it
+    is in the inbox at the next look."""
+    pending = found.pending
+    assert pending is not None  # noqa: S101
     if not rows.close(lease, pending, PendingStatus.TIMED_OUT, fence.now):
-        # A decision holds the row at this moment, or was made just before: it is in the inbox at the next look.
-        return Answer(pending.pk, wake_at=fence.now + LOCKED_AGAIN)
+        return None
     error = codec.dumps(failures.describe(_timeout_error(claim, record, pending), step=record.identity.label))
     entry = ("wait_timed_out", {"pending_event": pending.pk})
     rows.settle(lease, claim, record, found, StepStatus.FAILED.value, fence.now, [], entry, error=error)
-    return Answer(pending.pk, error=error)
+    return error
 
 
 def _match(lease: Lease, claim: Claim, pending: Pending) -> Sent | None:

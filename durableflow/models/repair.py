@@ -10,11 +10,13 @@ from django.db.models import F, Q
 from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
 from durableflow.core.fields import Unreadable
-from durableflow.core.statuses import Status, StepKind, StepStatus, Via
+from durableflow.core.scopenames import component, groups_of
+from durableflow.core.statuses import STEP_FINISHED, Status, StepKind, StepStatus, Via
 from durableflow.models import undoing
 from durableflow.models.audit import record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
 
+GROUPS = (StepKind.GATHER, StepKind.MAP, StepKind.RACE)
 WAITS = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
 WITHOUT_BODY = (*WAITS, StepKind.CHILD)
 
@@ -81,7 +83,7 @@ def _reset_failed(row: Any, error: Any) -> list[str]:
     labels."""
     records = row.steps.filter(run_number=row.run_number)
     # What the end cancelled was still open: it goes on as it was (a wait opens anew).
-    cancelled = records.filter(status=StepStatus.CANCELLED)
+    cancelled = records.filter(status=StepStatus.CANCELLED).exclude(pk__in=_lost_races(records))
     for wait in cancelled.filter(kind__in=WAITS):
         _reset(_notifies(records, wait))
     cancelled = cancelled.exclude(kind=StepKind.NOTIFY)
@@ -101,10 +103,39 @@ def _reset_failed(row: Any, error: Any) -> list[str]:
             continue
         labels.append(failed.label)
         _reset(steps)
+        _reopen_around(records, failed)
         if kind in WAITS:
             _reset(_notifies(records, failed))
         records.filter(seq__gt=failed.seq).update(freed=True)
     return labels
+
+
+def _lost_races(records: Any) -> list[int]:
+    """What decided races have cancelled, and not the end: it stays as it is."""
+    decided = set(
+        records.filter(kind=StepKind.RACE, status__in=sorted(STEP_FINISHED)).values_list("scope", "name", "count")
+    )
+    if not decided:
+        return []
+    found = records.filter(status=StepStatus.CANCELLED).exclude(scope="").values_list("pk", "scope")
+    return [pk for pk, scope in found if decided.intersection(groups_of(scope))]
+
+
+def _reopen_around(records: Any, failed: Any) -> None:
+    """The groups in whose branches a record has failed go on. A race whose winner failed, or that has failed itself, begins anew:
+    all that it waits for opens again."""
+    around = list(groups_of(failed.scope))
+    if failed.kind == StepKind.RACE:
+        around.append((failed.scope, failed.name, failed.count))
+    for scope, name, count in around:
+        groups = records.filter(scope=scope, name=name, count=count, kind__in=GROUPS)
+        for race in groups.filter(kind=StepKind.RACE):
+            start = f"{scope}/" if scope else ""
+            start += component(name, count) + "["
+            inner = records.exclude(scope="").values_list("pk", "scope")
+            _reset(records.filter(pk__in=[pk for pk, own in inner if own.startswith(start)]))
+            _reset(records.filter(pk=race.pk))
+        groups.update(status=StepStatus.PENDING, finished=None)
 
 
 def _notifies(records: Any, wait: Any) -> Any:

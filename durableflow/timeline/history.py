@@ -48,6 +48,7 @@ HISTORY_TYPES: Final = (
     "decided",
     "child_started",
     "child_finished",
+    "race_completed",
 )
 # Which stored types a reader's type may come from, beside itself.
 SOURCES: Final = {
