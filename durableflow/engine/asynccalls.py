@@ -53,7 +53,6 @@ class DurableCall(Coroutine[Any, Any, Any]):
         self.what = self.__name__ = self.__qualname__ = what
         self.gone = False
         self.context: Context
-        self.future: asyncio.Future[Any] | None = None
         self._calls, self._drive = calls, drive
         self._inner: Coroutine[Any, Any, Any] | None = None
         self._begun = False
@@ -101,9 +100,15 @@ class Calls:
     need not be met. ``ring``: has the instance's thread look around.
     """
 
-    def __init__(self, replay: Replay, find_scope: Callable[[], Scope], ring: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        replay: Replay,
+        find_scope: Callable[[], Scope],
+        ring: Callable[[], None],
+        thread: threading.Thread,
+    ) -> None:
         self.replay = replay
-        self.thread: threading.Thread | None = None
+        self.thread = thread
         self.stopping = False
         self.stuck: Exception | None = None
         self.cancelled = False

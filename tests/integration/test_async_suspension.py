@@ -15,7 +15,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
 from durableflow import AsyncStep, EventTimeout
-from durableflow.engine import asyncrun
+from durableflow.engine import asyncanswers
 from durableflow.engine.delivery import deliver
 from durableflow.models import PendingEvent, WorkflowInstance
 from tests.integration.async_flows import AsyncRun, async_workflow, later
@@ -319,7 +319,7 @@ def test_pending_calls_are_read_again_when_their_moment_comes_while_others_run()
 
 
 def test_what_keeps_an_instance_from_being_put_away_is_told(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asyncrun, "TELL_SECONDS", 0.2)
+    monkeypatch.setattr(asyncanswers, "TELL_SECONDS", 0.2)
 
     async def run(step: AsyncStep, log: list[Any]) -> Any:
         await asyncio.gather(step.wait_for_event("answer", type="answer"), asyncio.sleep(0.8))
