@@ -68,9 +68,9 @@ class Fit:
         """What is worth telling of it, '' if nothing."""
         told = [f"new {call} would run here" for call in self.inserted]
         if self.unchecked:
-            behind = f"the value of {self.needed}, which is not known here" if self.needed else "a new step"
             calls = "call after it was" if self.unchecked == 1 else "calls after it were"
-            told.append(f"run() depends on {behind}: {self.unchecked} recorded {calls} not checked")
+            behind = f"run() depends on the value of {self.needed}, which is not known here"
+            told.append(f"{behind if self.needed else 'behind that'}: {self.unchecked} recorded {calls} not checked")
         return "; ".join(told)
 
     def __str__(self) -> str:
@@ -271,8 +271,10 @@ def _new(execution: Check, scope: str) -> str:
 def _renamed(recorded: RecordedRun, dry: DryRun) -> Break | None:
     """With the value of the recorded call in place of the new one, ``run`` came to a later record and had not called that one."""
     execution = cast(Check, dry.execution)
+    records = execution.replay.records.values()
     for new, record in execution.guessed.items():
-        if record is execution.missed and execution.skipped_by is not None:
+        behind = any(other.met and other.seq > record.seq and other.identity.scope == new.scope for other in records)
+        if behind and not record.met:
             what, found = _call(record.identity), _call(new)
             message = f"{what} is recorded, but run() calls {found} in its place."
             label = record.identity.label

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final, NoReturn
 
 from durableflow.authoring import calls
-from durableflow.authoring.group_calls import ChildrenCall, GatherCall, MapCall
+from durableflow.authoring.group_calls import ChildCall, ChildrenCall, GatherCall, MapCall
 from durableflow.core.statuses import StepKind
 from durableflow.engine.dry import Dry
 from durableflow.engine.journal import COMPLETE, Identity, Record
@@ -17,7 +17,7 @@ from durableflow.engine.lease import Claim
 from durableflow.engine.replay import Replay, Scope
 
 _NOTHING: Final = (calls.SleepCall, calls.SleepUntilCall)
-_VALUED: Final = frozenset({StepKind.DO.value, StepKind.WAIT_FOR_EVENT.value, StepKind.WAIT_FOR_APPROVAL.value})
+_VALUED: Final = (calls.DoCall, calls.WaitCall, ChildCall)
 _HANDED_ON: Final = (
     "__getitem__ __call__ __copy__ __deepcopy__ __add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ "
     "__floordiv__ __mod__ __pow__ __neg__ __pos__ __abs__ __or__ __ror__ __and__ __rand__ __xor__"
@@ -112,9 +112,9 @@ class Check(Dry):
 
     def _instead(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         following = scope.first_unmet()
-        if self.guess and following is not None and following.status == COMPLETE and call.kind in _VALUED:
-            if following.identity.kind == call.kind:
-                self.guessed[identity] = following
+        if self.guess and following is not None and following.identity.kind == call.kind:
+            self.guessed[identity] = following
+            if following.status == COMPLETE and isinstance(call, _VALUED):
                 return self._recorded(following, call)
         if isinstance(call, _NOTHING):
             return None

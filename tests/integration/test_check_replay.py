@@ -15,7 +15,16 @@ import pytest
 from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 
-from durableflow import AsyncStep, NonDeterminismError, NonRetryableError, Rollback, Step, Workflow, WorkflowEvent
+from durableflow import (
+    AsyncStep,
+    NonDeterminismError,
+    NonRetryableError,
+    Retries,
+    Rollback,
+    Step,
+    Workflow,
+    WorkflowEvent,
+)
 from durableflow.core import registry
 from durableflow.models import (
     ConcurrencyLimit,
@@ -639,4 +648,48 @@ def test_a_run_that_is_being_undone(stopped_clock: StoppedClock) -> None:
     assert (fit.met, fit.unchecked) == (2, 0)
     deployed(program(first="reserve"))
     with pytest.raises(ReplayBroken, match="do 'book-1' is recorded"):
+        replay_check(row)
+
+
+@pytest.mark.parametrize("kind", ["wait_for_event", "sleep", "do"])
+def test_a_renamed_call_of_an_earlier_execution(stopped_clock: StoppedClock, kind: str) -> None:
+    """Records of different executions are not compared, so that a worker finds it out at the end only: the new call runs, or is
+    waited for, once more."""
+
+    def program(name: str, inserted: bool = False) -> Run:
+        def call(step: Step, name: str) -> Any:
+            if kind == "sleep":
+                return step.sleep(name, 60)
+            if kind == "do":
+                return step.do(name, attempt, retries=Retries(limit=1, delay=60))
+            return step.wait_for_event(name, type="go", timeout=None).payload
+
+        def run(step: Step) -> Any:
+            if inserted:
+                call(step, "inserted")
+            if call(step, name) == "never":
+                return None
+            step.do("pack", lambda: None)
+            return step.wait_for_event("second", type="second", timeout=None)
+
+        return run
+
+    tried: list[int] = []
+
+    def attempt() -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise ValueError("later")
+
+    row = drained(deployed(program("first")).create())
+    row.send_event("go")
+    stopped_clock.advance(60)
+    assert drained(row).steps.count() == 3
+    for changed, met in ((program("first"), 3), (program("first", inserted=True), 3)):
+        deployed(changed)
+        assert replay_check(row).fits[0].met == met
+    deployed(program("renamed"))
+    with pytest.raises(
+        ReplayBroken, match=f"{kind} 'first-1' is recorded, but run\\(\\) calls {kind} 'renamed-1' in its place"
+    ):
         replay_check(row)
