@@ -165,6 +165,31 @@ def test_f5_a_race_of_bodies_stands_in_one_step(workflows: Harness) -> None:
     assert (row.status, row.output, log) == (S.COMPLETE, "second", ["raced"])
 
 
+def test_f5_a_race_of_waits(workflows: Harness) -> None:
+    """The earlier moment wins whatever its place, also after a replay; the loser is cancelled and never seen again."""
+
+    def run(step: Step, log: list[str]) -> Any:
+        winner = step.race(
+            "answer",
+            first=lambda: step.sleep("slow", "2 hours"),
+            second=lambda: step.wait_for_event("reply", type="reply", timeout=None),
+        )
+        log.append(winner.name)
+        step.sleep("two hours", "2 hours")
+        return [winner.name, None if winner.value is None else winner.value.payload]
+
+    log: list[str] = []
+    row = workflows.run(workflow(run, log))
+    workflows.advance("1 hour")
+    row.send_event("reply", {"yes": True})
+    workflows.run_due()
+    assert (row.status, log) == (S.WAITING, ["second"])
+    workflows.advance("2 hours")
+    assert (row.status, row.output, log) == (S.COMPLETE, ["second", {"yes": True}], ["second"] * 2)
+    (lost,) = StepRecord.objects.filter(instance=row.pk, name="slow")
+    assert lost.status == "cancelled"
+
+
 def test_f6_params_do_not_change(workflows: Harness) -> None:
     """A change is refused where it is made; a copy is the author's, and the next execution has the original."""
 
