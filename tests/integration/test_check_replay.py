@@ -2,83 +2,53 @@
 
 from __future__ import annotations
 
-import copy
-import json
-import re
 from collections.abc import Callable
-from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection, models
-from django.test.utils import CaptureQueriesContext
 
 from durableflow import (
     AsyncStep,
-    NonDeterminismError,
-    NonRetryableError,
-    Retries,
-    Rollback,
     Step,
-    Workflow,
-    WorkflowEvent,
 )
-from durableflow.core import registry
 from durableflow.models import (
-    ConcurrencyLimit,
-    HistoryEntry,
-    PendingEvent,
-    SentEvent,
-    StepRecord,
     WorkflowInstance,
 )
 from durableflow.testing import ReplayBroken, replay_check
 from durableflow.testing.checking import Break, Fit
 from durableflow.testing.recorded import recorded_run, save
-from tests.integration.conftest import StoppedClock
+from tests.integration.check_flows import (
+    Run,
+    appended,
+    async_inserted,
+    async_needed,
+    async_patched,
+    async_recorded,
+    async_removed,
+    async_renamed,
+    behind_an_inserted_step,
+    deployed,
+    deployed_async,
+    earlier_end,
+    inserted,
+    inserted_and_used,
+    inserted_group,
+    other_kind,
+    patched,
+    raises,
+    recorded,
+    removed,
+    renamed,
+    renamed_and_used,
+    renamed_wait,
+    reordered,
+    snapshot,
+)
 from tests.support.engine import drained
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
-Run = Callable[[Step], Any]
-
-
-def deployed(run: Run, name: str = "check", **meta: Any) -> type[Workflow[Any, Any]]:
-    """What a process finds after a deploy: a version of a workflow."""
-
-    def method(self: Any, event: WorkflowEvent[Any], step: Step) -> Any:
-        return run(step)
-
-    space = {"run": method, "Meta": type("Meta", (), {"name": name, **meta}), "__module__": __name__}
-    return type("Checked", (Workflow,), {**space, "__qualname__": f"Checked-{name}"})
-
-
-def ran(*args: Any) -> Any:
-    raise AssertionError("a check runs no body")
-
-
-def recorded(step: Step) -> Any:
-    """Three steps, and a wait in which the instance stands."""
-    cart = step.do("load", lambda: {"total": 7})
-    step.do("charge", lambda: cart["total"])
-    step.do("pack", lambda: "packed")
-    step.wait_for_event("go", type="go", timeout=None)
-    return step.do("ship", ran)
-
-
-def snapshot() -> list[Any]:
-    """All rows of our tables: equal before and after means that nothing was written."""
-    tables: list[type[models.Model]] = [
-        WorkflowInstance,
-        StepRecord,
-        PendingEvent,
-        SentEvent,
-        HistoryEntry,
-        ConcurrencyLimit,
-    ]
-    return [list(table._base_manager.order_by("pk").values()) for table in tables]
 
 
 @pytest.fixture
@@ -107,68 +77,6 @@ def checked(request: pytest.FixtureRequest, row: WorkflowInstance, tmp_path: Pat
     return check
 
 
-# Deploys that break --------------------------------------------------------------------------------------------------------
-
-
-def renamed(step: Step) -> Any:
-    step.do("load the cart", ran)
-    step.do("charge", ran)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def renamed_and_used(step: Step) -> Any:
-    cart = step.do("load the cart", ran)
-    if cart["total"] > 5:
-        step.do("charge", ran)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def renamed_wait(step: Step) -> Any:
-    step.do("load", ran)
-    step.do("charge", ran)
-    step.do("pack", ran)
-    step.wait_for_event("start", type="go", timeout=None)
-    step.do("ship", ran)
-
-
-def other_kind(step: Step) -> Any:
-    step.do("load", ran)
-    step.sleep("charge", 60)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def removed(step: Step) -> Any:
-    step.do("load", ran)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def reordered(step: Step) -> Any:
-    step.do("load", ran)
-    step.do("pack", ran)
-    step.do("charge", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def earlier_end(step: Step) -> Any:
-    step.do("load", ran)
-    return "done"
-
-
-def behind_an_inserted_step(step: Step) -> Any:
-    step.do("load", ran)
-    step.do("check fraud", ran)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def raises(step: Step) -> Any:
-    return step.do("load", ran)["sum"]
-
-
 @pytest.mark.parametrize(
     ("run", "expected", "found"),
     [
@@ -191,51 +99,6 @@ def test_a_bad_deploy_is_listed(checked: Callable[[Run], Fit | Break], run: Run,
     assert (broken.expected, broken.found) == (expected, found)
     for part in ("check/a", expected, found.removeprefix("the end of "), "step.patched"):
         assert part in str(broken)
-
-
-# Deploys that fit ----------------------------------------------------------------------------------------------------------
-
-
-def inserted(step: Step) -> Any:
-    step.do("load", ran)
-    enriched = step.do("enrich", ran)
-    step.do("charge", ran, enriched["more"])
-    step.sleep("pause", 60)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def inserted_and_used(step: Step) -> Any:
-    step.do("load", ran)
-    step.do("charge", ran)
-    if step.do("is fragile", ran):
-        step.do("wrap", ran)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def patched(step: Step) -> Any:
-    step.do("load", ran)
-    if step.patched("bank"):
-        step.do("transfer", ran)
-    else:
-        step.do("charge", ran)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
-
-
-def appended(step: Step) -> Any:
-    recorded(step)
-    return step.do("tell", ran)
-
-
-def inserted_group(step: Step) -> Any:
-    step.do("load", ran)
-    one, two = step.gather("both", lambda: step.do("one", ran), lambda: step.do("two", ran))
-    sizes = step.map("measure", ran, [1, 2, 3])
-    step.do("charge", ran, one, two, sizes)
-    step.do("pack", ran)
-    step.wait_for_event("go", type="go", timeout=None)
 
 
 @pytest.mark.parametrize(
@@ -261,257 +124,6 @@ def test_a_good_deploy_fits(checked: Callable[[Run], Fit | Break], run: Run, met
     assert (fit.recorded, fit.met, fit.note) == (4, met, note)
 
 
-# What is recorded ------------------------------------------------------------------------------------------------------------
-
-
-def test_it_lists_every_run_that_breaks(row: WorkflowInstance, tmp_path: Path) -> None:
-    """TST-06: both kinds of error that tests and callers expect, with one line for each run."""
-    other = drained(deployed(recorded).create(instance_id="b"))
-    for each in (row, other):
-        save(recorded_run(each), tmp_path)
-    assert len(replay_check(tmp_path).fits) == 2
-    deployed(removed)
-    with pytest.raises(ReplayBroken, match="2 of 2 recorded runs") as broken:
-        replay_check(tmp_path)
-    assert isinstance(broken.value, AssertionError) and isinstance(broken.value, NonDeterminismError)
-    assert [found.instance_id for found in broken.value.report.breaks] == ["a", "b"]
-    assert str(broken.value).count("do 'charge-1' is recorded") == 2
-
-
-def test_a_file_is_all_that_is_needed(row: WorkflowInstance, tmp_path: Path) -> None:
-    """Kept beside the tests, it outlives the instance; a check of it asks no database."""
-    path = save(recorded_run(row), tmp_path)
-    assert path.name == "check.a.json"
-    row.delete()
-    with CaptureQueriesContext(connection) as captured:
-        assert replay_check(str(path)).fits[0].met == 4
-    assert len(captured) == 0
-
-
-def test_a_file_that_is_none_is_refused_by_name(row: WorkflowInstance, tmp_path: Path) -> None:
-    path = save(recorded_run(row), tmp_path)
-    data = json.loads(path.read_text())
-    for wrong in ("no json", "[]", "{}", json.dumps({**data, "format": 2}), json.dumps({**data, "records": [{}]})):
-        path.write_text(wrong)
-        with pytest.raises(ValueError, match=re.escape(str(path))):
-            replay_check(path)
-    with pytest.raises(ValueError, match=r"no \*\.json"):
-        (tmp_path / "empty").mkdir()
-        replay_check(tmp_path / "empty")
-    with pytest.raises(FileNotFoundError):
-        replay_check(tmp_path / "none.json")
-
-
-def test_what_a_sensitive_step_returned_stays_in_the_database(tmp_path: Path) -> None:
-    """SEC-09: the file says that it was left out, and the check goes as far as the value is not needed."""
-
-    def run(step: Step) -> Any:
-        key = step.do("get key", lambda: "hush-4711", sensitive=True)
-        step.do("open", lambda: "opened", sensitive=False)
-        if key.startswith("hush"):
-            step.wait_for_event("go", type="go", timeout=None)
-
-    def failing(step: Step) -> Any:
-        try:
-            step.do("get key", lambda: failed("hush-4711"), sensitive=True, retries=0)
-        except Exception:
-            step.wait_for_event("go", type="go", timeout=None)
-
-    def failed(text: str) -> str:
-        raise NonRetryableError(text)
-
-    for number, each in enumerate((run, failing)):
-        row = drained(deployed(each).create(instance_id=str(number)))
-        path = save(recorded_run(row), tmp_path)
-        assert ("hush" not in path.read_text() and '"left_out": true' in path.read_text()) or number
-        assert replay_check(row).fits[0].note == ""
-    deployed(run)
-    (fit,) = replay_check(tmp_path / "check.0.json").fits
-    assert (fit.met, fit.unchecked, fit.needed) == (2, 1, "do 'get key-1'")
-    deployed(failing)
-    (fit,) = replay_check(tmp_path / "check.1.json").fits
-    assert (fit.met, fit.unchecked) == (2, 0)
-
-
-def test_branches(stopped_clock: StoppedClock, tmp_path: Path) -> None:
-    """Design 7: each branch is checked in its own scope, finished or not; another number of branches, or other items, break."""
-
-    def program(first: str = "one", branches: int = 2, items: int = 3) -> Run:
-        def branch(step: Step, name: str, wait: bool) -> None:
-            step.do(name, lambda: None)
-            if wait:
-                step.wait_for_event("go", type="go", timeout=None)
-
-        def run(step: Step) -> Any:
-            step.map("measure", lambda item: item, range(items))
-            names = [first, "two", "three"][:branches]
-            step.gather("both", *[partial(branch, step, name, name == "two") for name in names])
-
-        return run
-
-    row = drained(deployed(program()).create(instance_id="a"))
-    path = save(recorded_run(row), tmp_path)
-    for source in (row, path):
-        deployed(program())
-        assert replay_check(source).fits[0].met == 8
-        for changed, said in (
-            (program(first="uno"), "do 'both-1[1]/one-1' is recorded"),
-            (program(branches=3), "began with 2 branches"),
-            (program(items=4), "began with 3 items"),
-        ):
-            deployed(changed)
-            with pytest.raises(ReplayBroken, match=re.escape(said)):
-                replay_check(source)
-
-
-@pytest.mark.parametrize("kind", ["complete", "errored", "terminated"])
-def test_runs_that_have_ended(kind: str) -> None:
-    """Their histories are whole, so they tell most; an error that ended a run is no break."""
-
-    def run(step: Step) -> Any:
-        step.do("load", lambda: None)
-        if kind == "terminated":
-            step.sleep("nap", 60)
-        if kind == "errored":
-            raise ValueError("no")
-        return step.do("ship", lambda: "done")
-
-    def changed(step: Step) -> Any:
-        step.do("charge", ran)
-        return run(step) if kind == "never" else None
-
-    row = drained(deployed(run).create())
-    if kind == "terminated":
-        row.terminate()
-    row.refresh_from_db()
-    assert row.status == kind
-    (fit,) = replay_check(row).fits
-    assert (fit.met, fit.recorded, fit.note) == (1 if kind == "errored" else 2, 1 if kind == "errored" else 2, "")
-    deployed(changed)
-    with pytest.raises(ReplayBroken, match="do 'load-1' is recorded"):
-        replay_check(row)
-
-
-def test_code_that_must_not_run_it(row: WorkflowInstance) -> None:
-    """ENG-13: no class of that name, or one of a lower version."""
-    WorkflowInstance.objects.filter(pk=row.pk).update(code_version=3)
-    with pytest.raises(ReplayBroken, match=r"needs version 3 of its workflow, and Meta.version is 0"):
-        replay_check(row)
-    deployed(recorded, version=3)
-    assert replay_check(row).fits[0].met == 4
-    with registry.isolated():
-        registry._classes.pop("check")
-        with pytest.raises(ReplayBroken, match=r"No workflow is named 'check'.*previous_names"):
-            replay_check(row)
-        deployed(recorded, name="new", previous_names=["check"], version=3)
-        assert replay_check(row).fits[0].met == 4
-
-
-def test_a_journal_that_cannot_be_read(row: WorkflowInstance) -> None:
-    """OPS-13: it would be blocked."""
-    with connection.cursor() as cursor:
-        cursor.execute("UPDATE durableflow_steprecord SET output = '{broken' WHERE name = 'load'")
-    with pytest.raises(ReplayBroken, match=r"check/a.*load-1.*cannot be read"):
-        replay_check(row)
-
-
-def test_secrets_are_not_told(stopped_clock: StoppedClock) -> None:
-    """SEC-09: what a sensitive step has returned is masked in what run() raises of it."""
-
-    def run(step: Step) -> Any:
-        step.do("get key", lambda: "hush-4711", sensitive=True)
-        step.sleep("nap", 60)
-
-    def raising(step: Step) -> Any:
-        raise ValueError("wrong: " + step.do("get key", ran, sensitive=True))
-
-    row = drained(deployed(run).create())
-    deployed(raising)
-    with pytest.raises(ReplayBroken, match="ValueError: wrong") as broken:
-        replay_check(row)
-    assert "hush" not in str(broken.value)
-
-
-def test_values_that_are_not_known_are_handed_on(row: WorkflowInstance) -> None:
-    """What does not need to know a value goes on: attributes, items, sums, arguments of steps. Names of steps do need it."""
-
-    def handed_on(step: Step) -> Any:
-        step.do("load", ran)
-        new = step.do("new", ran)
-        total = -(new["a"].b(1) + 2) * 3
-        step.do("charge", ran, total, copy.deepcopy(new))
-        step.do("pack", ran)
-        step.wait_for_event("go", type="go", timeout=None)
-
-    deployed(handed_on)
-    assert replay_check(row).fits[0].met == 4
-    uses: list[Callable[[Any], Any]] = [
-        bool, str, repr, len, list, hash, int, float, lambda new: new == 1, lambda new: new > 1, lambda new: f"{new}", lambda new: 1 in new,
-        lambda new: range(new), lambda new: {}[new], lambda new: timedelta(new), json.dumps,
-    ]  # fmt: skip
-    for use in uses:
-
-        def needing(step: Step, use: Any = use) -> Any:
-            use(step.do("new", ran))
-            recorded(step)
-
-        deployed(needing)
-        (fit,) = replay_check(row).fits
-        assert (fit.met, fit.unchecked) == (0, 4), use
-
-
-# Async -----------------------------------------------------------------------------------------------------------------------
-
-
-def deployed_async(run: Callable[[AsyncStep], Any]) -> type[Workflow[Any, Any]]:
-    """The same with ``async def run``."""
-
-    async def method(self: Any, event: WorkflowEvent[Any], step: AsyncStep) -> Any:
-        return await run(step)
-
-    space = {"run": method, "Meta": type("Meta", (), {"name": "check"}), "__module__": __name__}
-    return type("Checked", (Workflow,), {**space, "__qualname__": "Checked-check"})
-
-
-async def async_recorded(step: AsyncStep) -> Any:
-    cart = await step.do("load", lambda: {"total": 7})
-    await step.gather("both", lambda: step.do("left", lambda: 1), lambda: step.do("right", lambda: 2))
-    await step.do("charge", lambda: cart["total"])
-    await step.wait_for_event("go", type="go", timeout=None)
-
-
-async def async_inserted(step: AsyncStep) -> Any:
-    await step.do("load", ran)
-    new = await step.do("new", ran)
-    await step.gather("both", lambda: step.do("left", ran, new), lambda: step.do("right", ran))
-    await step.do("charge", ran)
-    await step.wait_for_event("go", type="go", timeout=None)
-
-
-async def async_needed(step: AsyncStep) -> Any:
-    await step.do("load", ran)
-    if await step.do("new", ran):
-        await async_recorded(step)
-
-
-async def async_removed(step: AsyncStep) -> Any:
-    await step.gather("both", lambda: step.do("left", ran), lambda: step.do("right", ran))
-    await step.do("charge", ran)
-    await step.wait_for_event("go", type="go", timeout=None)
-
-
-async def async_renamed(step: AsyncStep) -> Any:
-    cart = await step.do("load the cart", ran)
-    if cart["total"] > 5:
-        await step.gather("both", lambda: step.do("left", ran), lambda: step.do("right", ran))
-        await step.do("charge", ran)
-    await step.wait_for_event("go", type="go", timeout=None)
-
-
-async def async_patched(step: AsyncStep) -> Any:
-    await async_recorded(step) if not await step.patched("all new") else await async_removed(step)
-
-
 @pytest.mark.parametrize(
     ("run", "met", "unchecked"),
     [(async_recorded, 6, 0), (async_inserted, 6, 0), (async_patched, 6, 0), (async_needed, 1, 3)],
@@ -532,9 +144,6 @@ def test_async_programs_that_break(run: Callable[[AsyncStep], Any], expected: st
     with pytest.raises(ReplayBroken) as broken:
         replay_check(row)
     assert broken.value.report.breaks[0].expected == expected
-
-
-# ENG-04, ENG-13 --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [renamed_and_used, other_kind, removed, reordered, earlier_end])
@@ -579,117 +188,3 @@ class _Quiet:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._step, name)
-
-
-class Part(Workflow[Any, Any]):
-    """A child that ends at once, or waits."""
-
-    class Meta:
-        name = "check-part"
-
-    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-        if event.params == "wait":
-            step.wait_for_event("go", type="go", timeout=None)
-        return step.do("part", lambda: f"part {event.params}")
-
-
-def test_children(stopped_clock: StoppedClock) -> None:
-    """Design 7: finished children give what is recorded, open ones are the end of the check; none is started by it."""
-    registry.register("check-part", Part)
-
-    def parent(first: str = "one", join: str = "join", insert: bool = False) -> Run:
-        def run(step: Step) -> Any:
-            one = step.run_workflow(first, Part, 1)
-            if insert:
-                step.run_workflow("inserted", Part, 5)
-                step.start_workflow("aside", Part, 6)
-            parts = step.run_workflows(join, Part, [2, 3])
-            step.do("sum", lambda: [one, *parts])
-            return step.run_workflow("last", Part, "wait")
-
-        return run
-
-    row = drained(deployed(parent()).create())
-    assert row.status == S.WAITING and WorkflowInstance.objects.count() == 5
-    for changed, inserted in ((parent(), 0), (parent(insert=True), 2)):
-        deployed(changed)
-        before = snapshot()
-        (fit,) = replay_check(row).fits
-        assert (fit.met, fit.recorded, len(fit.inserted), fit.unchecked) == (4, 4, inserted, 0)
-        assert snapshot() == before
-    for changed, said in (
-        (parent(first="uno"), "child 'one-1' is recorded"),
-        (parent(join="all"), "child 'join-1' is recorded"),
-    ):
-        deployed(changed)
-        with pytest.raises(ReplayBroken, match=said):
-            replay_check(row)
-
-
-def test_a_run_that_is_being_undone(stopped_clock: StoppedClock) -> None:
-    """Design 7: ``run`` has ended by an error, and is replayed for its handlers alone."""
-
-    def program(first: str = "book") -> Run:
-        def run(step: Step) -> Any:
-            step.do(first, lambda: "booked", rollback=Rollback(undo, retries=1))
-            step.do("pay", failing, retries=0)
-
-        return run
-
-    def undo(undone: Any) -> None:
-        raise OSError("not now")
-
-    def failing() -> None:
-        raise ValueError("no money")
-
-    row = drained(deployed(program()).create())
-    assert row.status == S.ROLLING_BACK
-    (fit,) = replay_check(row).fits
-    assert (fit.met, fit.unchecked) == (2, 0)
-    deployed(program(first="reserve"))
-    with pytest.raises(ReplayBroken, match="do 'book-1' is recorded"):
-        replay_check(row)
-
-
-@pytest.mark.parametrize("kind", ["wait_for_event", "sleep", "do"])
-def test_a_renamed_call_of_an_earlier_execution(stopped_clock: StoppedClock, kind: str) -> None:
-    """Records of different executions are not compared, so that a worker finds it out at the end only: the new call runs, or is
-    waited for, once more."""
-
-    def program(name: str, inserted: bool = False) -> Run:
-        def call(step: Step, name: str) -> Any:
-            if kind == "sleep":
-                return step.sleep(name, 60)
-            if kind == "do":
-                return step.do(name, attempt, retries=Retries(limit=1, delay=60))
-            return step.wait_for_event(name, type="go", timeout=None).payload
-
-        def run(step: Step) -> Any:
-            if inserted:
-                call(step, "inserted")
-            if call(step, name) == "never":
-                return None
-            step.do("pack", lambda: None)
-            return step.wait_for_event("second", type="second", timeout=None)
-
-        return run
-
-    tried: list[int] = []
-
-    def attempt() -> None:
-        tried.append(1)
-        if len(tried) == 1:
-            raise ValueError("later")
-
-    row = drained(deployed(program("first")).create())
-    row.send_event("go")
-    stopped_clock.advance(60)
-    assert drained(row).steps.count() == 3
-    for changed, met in ((program("first"), 3), (program("first", inserted=True), 3)):
-        deployed(changed)
-        assert replay_check(row).fits[0].met == met
-    deployed(program("renamed"))
-    with pytest.raises(
-        ReplayBroken, match=f"{kind} 'first-1' is recorded, but run\\(\\) calls {kind} 'renamed-1' in its place"
-    ):
-        replay_check(row)

@@ -18,7 +18,7 @@ from durableflow import Step
 from durableflow.core import registry
 from durableflow.models import WorkflowInstance
 from durableflow.testing import ReplayBroken, replay_check
-from tests.integration.test_check_replay import deployed, inserted_and_used, recorded, removed, snapshot
+from tests.integration.check_flows import deployed, inserted_and_used, recorded, removed, snapshot
 from tests.support.concurrency import Gate, Task
 from tests.support.engine import drained
 
