@@ -11,7 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from durableflow.authoring.calls import Call
 from durableflow.authoring.context import current_step
@@ -21,6 +21,9 @@ from durableflow.engine.asyncbody import Body, current_body
 from durableflow.engine.desk import Turn
 from durableflow.engine.journal import FAILED, Identity, Record
 from durableflow.engine.replay import MAX_REFUSED_CALLS, Replay, Scope
+
+Note = Callable[[Identity, Call], None]
+"""Is told of a call instead of its being answered."""
 
 
 class TaskPath:
@@ -117,6 +120,8 @@ class Calls:
         self._scope, self._ring = find_scope, ring
         self._paths: WeakKeyDictionary[asyncio.Task[Any], TaskPath] = WeakKeyDictionary()
         self._owners: dict[tuple[str, str, str], TaskPath] = {}
+        self._notes: WeakKeyDictionary[Scope, Note] = WeakKeyDictionary()
+        self._dismissed: WeakSet[asyncio.Future[Any]] = WeakSet()
 
     # Tasks ------------------------------------------------------------------------------------------------------------
 
@@ -134,8 +139,36 @@ class Calls:
         """``task`` runs ``run``."""
         self._paths[task] = TaskPath()
 
+    def dismiss(self, task: asyncio.Future[Any]) -> None:
+        """Cancel a task of ours: the program has not done that."""
+        self._dismissed.add(task)
+        task.cancel()
+
+    def enter(self, scope: Scope, note: Note | None) -> None:
+        """A new pass over a branch of a race begins. ``note``: is told of its calls, which are not answered."""
+        self._owners = {key: path for key, path in self._owners.items() if key[0] != scope.name}
+        if note is not None:
+            self._notes[scope] = note
+
+    def noted(self, what: str, scope: Scope, identity: Identity, call: Call) -> DurableCall | None:
+        """The call of a branch that is only to be told of; None for any other."""
+        note = self._notes.get(scope)
+        if note is None:
+            return None
+
+        async def wait(_made: DurableCall) -> NoReturn:
+            note(identity, call)
+            while True:
+                await asyncio.get_running_loop().create_future()
+
+        return self.new(what, wait)
+
     def _task_done(self, task: asyncio.Task[Any]) -> None:
-        if task.cancelled() and not self.stopping:
+        if task.cancelled():
+            self._note_cancelled(task)
+
+    def _note_cancelled(self, task: asyncio.Task[Any] | None) -> None:
+        if not (self.stopping or task in self._dismissed):
             self.cancelled = True
 
     # Making calls -----------------------------------------------------------------------------------------------------
@@ -201,8 +234,7 @@ class Calls:
         try:
             return await drive(call)
         except asyncio.CancelledError:
-            if not self.stopping:
-                self.cancelled = True
+            self._note_cancelled(asyncio.current_task())
             raise
         finally:
             call.gone = True

@@ -111,7 +111,7 @@ async def _run_branch(run: Asker, branch: Branch, identity: Identity, places: Pl
     scopes.current.set(scope)
     try:
         if branch.only is None:
-            branch.value = await _awaitable(branch.run(scope), branch, identity)
+            branch.value = await awaitable(branch.run(scope), branch.scope, identity)
         else:
             branch.value = await _item(run, branch, branch.only, scope)
     except Exception as error:
@@ -123,10 +123,11 @@ async def _run_branch(run: Asker, branch: Branch, identity: Identity, places: Pl
             own.leave()
 
 
-def _awaitable(found: Any, branch: Branch, identity: Identity) -> Any:
+def awaitable(found: Any, branch: str, identity: Identity) -> Any:
+    """What a branch of this scope has returned. Raises InvalidConfig if it cannot be awaited."""
     if not inspect.isawaitable(found):
         raise InvalidConfig(
-            f"step {identity.name!r}: branch {branch.scope!r} returned {found!r}, which cannot be awaited. Give functions that "
+            f"step {identity.name!r}: branch {branch!r} returned {found!r}, which cannot be awaited. Give functions that "
             "return something to await: async functions, or lambda: step.do(...).",
             step=identity.name,
             field="branches",

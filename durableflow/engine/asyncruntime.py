@@ -15,10 +15,10 @@ from uuid import UUID
 
 from durableflow.authoring.calls import Call
 from durableflow.authoring.context import derive
-from durableflow.authoring.group_calls import GatherCall, MapCall
+from durableflow.authoring.group_calls import GatherCall, MapCall, RaceCall
 from durableflow.core import codec
 from durableflow.core.conf import get_settings
-from durableflow.engine import asyncgroups
+from durableflow.engine import asyncgroups, asyncraces
 from durableflow.engine.asyncanswers import AGAIN, Answers, Ask
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
 from durableflow.engine.asynccalls import Calls, DurableCall, turn_of
@@ -51,6 +51,11 @@ class AsyncRuntime:
         what = f"{call.kind} {call.name!r}"
         scope, path = self.calls.guard(what)
         identity, record = self.calls.reserve(scope, path, call)
+        noted = self.calls.noted(what, scope, identity, call)
+        if noted is not None:
+            return noted
+        if isinstance(call, RaceCall):
+            return self.calls.new(what, lambda made: asyncraces.race(self, made, scope, identity, record, call))
         if isinstance(call, GatherCall | MapCall):
             return self.calls.new(what, lambda made: asyncgroups.settle(self, made, scope, identity, record, call))
         work = partial(self.execution.answer_as, scope, identity, call)
