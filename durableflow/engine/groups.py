@@ -357,6 +357,7 @@ class Group:
         self._give_up(branch, turn, scope, wake_at)
         if self._session.branches.give_up(thread):
             branches().lose(thread)
+        branches().ask(self, 1)  # all others may be in their bodies
 
     def _lost_caller(self, branch: Branch, turn: int, scope: Scope, wake_at: datetime | None) -> None:
         """The same of the thread that settles this group and is itself in a branch of another one: that branch goes on without
