@@ -353,3 +353,34 @@ def test_a_renamed_call_of_an_earlier_execution(stopped_clock: StoppedClock, kin
         ReplayBroken, match=f"{kind} 'first-1' is recorded, but run\\(\\) calls {kind} 'renamed-1' in its place"
     ):
         replay_check(row)
+
+
+def test_races(stopped_clock: StoppedClock) -> None:
+    """Design 7: a race that is decided gives its winner, one that is open is the end of the check."""
+
+    def program(name: str = "first of") -> Run:
+        def run(step: Step) -> Any:
+            winner = step.race(
+                name,
+                event=lambda: step.wait_for_event("go", type="go", timeout=None).payload,
+                late=lambda: step.sleep("late", 60),
+            )
+            step.do("note", lambda: winner.name)
+            return step.wait_for_event("second", type="second", timeout=None)
+
+        return run
+
+    row = drained(deployed(program()).create())
+    for recorded_calls in (1, 3):
+        deployed(program())
+        (fit,) = replay_check(row).fits
+        assert (fit.met, fit.recorded, fit.note) == (recorded_calls, recorded_calls, "")
+        if recorded_calls == 3:
+            deployed(program(name="winner of"))
+            with pytest.raises(
+                ReplayBroken, match="race 'first of-1' is recorded, but run\\(\\) calls race 'winner of-1' in its place"
+            ):
+                replay_check(row)
+        deployed(program())
+        row.send_event("go", 1)
+        drained(row)
