@@ -23,6 +23,7 @@ from durableflow.models import WorkflowInstance
 from durableflow.testing.recorded import RecordedRun, files, load, recorded_run
 from durableflow.testing.stand_ins import Check
 
+MOST_TOLD: Final = 5
 _KEEP: Final = (
     "Keep it for runs in progress: put the new code where step.patched(...) is true, and the old code where it is not."
 )
@@ -66,7 +67,9 @@ class Fit:
     @property
     def note(self) -> str:
         """What is worth telling of it, '' if nothing."""
-        told = [f"new {call} would run here" for call in self.inserted]
+        told = [f"new {call} would run here" for call in self.inserted[:MOST_TOLD]]
+        if len(self.inserted) > MOST_TOLD:
+            told.append(f"and {len(self.inserted) - MOST_TOLD} more")
         if self.unchecked:
             calls = "call after it was" if self.unchecked == 1 else "calls after it were"
             behind = f"run() depends on the value of {self.needed}, which is not known here"
@@ -80,7 +83,7 @@ class Fit:
 
 @dataclass
 class ReplayReport:
-    """What a check has found. ``text``: for people."""
+    """What a check has found; as a text, one line for each run."""
 
     fits: list[Fit] = field(default_factory=list)
     breaks: list[Break] = field(default_factory=list)
@@ -148,11 +151,15 @@ def check(recorded: RecordedRun) -> Fit | Break:
         params = freeze(None if recorded.params is None else codec.loads(recorded.params))
     except CodecError as error:
         return _broken(recorded, message=f"Its params cannot be read: {error}")
-    verdict = _judge(recorded, _replayed(recorded, cls, params, guess=False))
-    if isinstance(verdict, Fit) and verdict.unchecked:
-        # Perhaps the new call is a recorded one under another name: with its value, does run() go on without calling that?
-        return _renamed(recorded, _replayed(recorded, cls, params, guess=True)) or verdict
-    return verdict
+    try:
+        verdict = _judge(recorded, _replayed(recorded, cls, params, guess=False))
+        if isinstance(verdict, Fit) and verdict.unchecked:
+            # Perhaps the new call is a recorded one under another name: with its value, does run() go on without calling that?
+            return _renamed(recorded, _replayed(recorded, cls, params, guess=True)) or verdict
+        return verdict
+    except SystemExit as error:
+        said = f"SystemExit: {error}"
+        return _broken(recorded, found=said, message=f"run() raises {said}.", cure="Take it out of run().")
 
 
 _NAMED: Final = "Put its code back, or name the workflow in Meta.previous_names of the class that has followed it."
@@ -246,9 +253,8 @@ def _diverged(recorded: RecordedRun, dry: DryRun, error: Exception) -> Break:
     execution = cast(Check, dry.execution)
     missed, last = execution.missed, execution.skipped_by or execution.last
     found = "the end of run()" if dry.returned or last is None else _call(last)
-    if (
-        missed is None
-    ):  # a group that began otherwise, or a value that cannot be read: the engine's own words say it best
+    if missed is None:
+        # A group that began otherwise, or a value that cannot be read: the engine's own words say it best.
         return _broken(recorded, step=found, found=found, message=str(error))
     what, cure = _call(missed.identity), _KEEP
     new = _new(execution, missed.identity.scope)
@@ -264,8 +270,8 @@ def _diverged(recorded: RecordedRun, dry: DryRun, error: Exception) -> Break:
 
 
 def _new(execution: Check, scope: str) -> str:
-    new = [_call(identity) for identity in execution.new if identity.scope == scope]
-    return f" It calls {', '.join(new)}, which is new." if new else ""
+    new = [_call(identity) for identity in execution.new if identity.scope == scope][:MOST_TOLD]
+    return f" It calls {', '.join(new)}, new here." if new else ""
 
 
 def _renamed(recorded: RecordedRun, dry: DryRun) -> Break | None:

@@ -16,6 +16,8 @@ from durableflow.engine.journal import COMPLETE, Identity, Record
 from durableflow.engine.lease import Claim
 from durableflow.engine.replay import Replay, Scope
 
+MOST_NEW: Final = 1000
+"""Calls that may be new in one run: a loop that ends by what they give would never end."""
 _NOTHING: Final = (calls.SleepCall, calls.SleepUntilCall)
 _VALUED: Final = (calls.DoCall, calls.WaitCall, ChildCall)
 _HANDED_ON: Final = (
@@ -102,6 +104,8 @@ class Check(Dry):
             return super().answer_as(scope, identity, call)
         self.replay.meet(scope, identity)  # stops where another kind is recorded under its name
         self.new.append(identity)
+        if len(self.new) > MOST_NEW:
+            self.needs(identity)
         return self._instead(scope, identity, call)
 
     def recorded(self, record: Record) -> Any:

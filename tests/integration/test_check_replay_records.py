@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
@@ -352,6 +353,32 @@ def test_a_renamed_call_of_an_earlier_execution(stopped_clock: StoppedClock, kin
     with pytest.raises(
         ReplayBroken, match=f"{kind} 'first-1' is recorded, but run\\(\\) calls {kind} 'renamed-1' in its place"
     ):
+        replay_check(row)
+
+
+def test_a_loop_of_new_calls_has_an_end(row: WorkflowInstance) -> None:
+    """Nothing that they would give ends it: the check does."""
+
+    def looping(step: Step) -> Any:
+        while True:
+            step.sleep("tick", 60)
+            step.do("poll", ran)
+
+    deployed(looping)
+    (fit,) = replay_check(row).fits
+    assert (fit.met, fit.unchecked, len(fit.inserted)) == (0, 4, 1001)
+    assert "new sleep 'tick-3' would run here; and 996 more; run() depends on" in fit.note
+
+
+def test_a_program_that_would_leave_the_process(row: WorkflowInstance) -> None:
+    """It does not end the check of the others."""
+
+    def leaving(step: Step) -> Any:
+        step.do("load", ran)
+        sys.exit("bye")
+
+    deployed(leaving)
+    with pytest.raises(ReplayBroken, match="run\\(\\) raises SystemExit: bye"):
         replay_check(row)
 
 
