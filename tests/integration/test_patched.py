@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from durableflow import Step, Workflow, WorkflowEvent
+from durableflow import AsyncStep, Step, Workflow, WorkflowEvent
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.replay import Replay
 from durableflow.models import StepRecord, WorkflowInstance
@@ -227,6 +228,43 @@ def test_each_branch_answers_for_itself(stopped_clock: StoppedClock) -> None:
     assert (row.status, row.output, row.blocked) == (S.COMPLETE, ("card", "bank"), "")
     ((scope, name, count, value),) = patches_of(row)
     assert scope.endswith("[2]") and (name, count, value) == ("bank", 1, True)
+
+
+@pytest.mark.parametrize("beyond", [False, True])
+def test_async_programs(stopped_clock: StoppedClock, beyond: bool) -> None:
+    """The same in an ``async def run``, in its tasks and in the branches of a group."""
+
+    def program(new: bool) -> type[Workflow[Any, Any]]:
+        class Patched(Workflow[Any, Any]):
+            class Meta:
+                name = "patched"
+
+            async def run(self, event: WorkflowEvent[Any], step: AsyncStep) -> Any:
+                await step.sleep("nap", 60)
+                at_root = await self.pay(step, "root")
+                in_branch = await step.gather("one", lambda: self.pay(step, "branch"))
+                in_task = await asyncio.create_task(self.pay(step, "task"))
+                await step.sleep("second nap", 60)
+                return [at_root, *in_branch, in_task, await step.patched("bank") if new else None]
+
+            async def pay(self, step: AsyncStep, name: str) -> str:
+                if new and await step.patched("bank"):
+                    return await step.do(f"transfer {name}", lambda: "bank")
+                return await step.do(f"pay {name}", lambda: "card")
+
+        return Patched
+
+    row = drained(program(False).create())
+    if beyond:
+        stopped_clock.advance(60)
+        drained(row)
+    program(True)
+    for _ in range(2):
+        stopped_clock.advance(60)
+        drained(row)
+    paid = "card" if beyond else "bank"
+    assert (row.status, row.output, row.blocked) == (S.COMPLETE, [paid, paid, paid, not beyond], "")
+    assert [scope for scope, *_ in patches_of(row)] == ([] if beyond else ["", "one-1[1]"])
 
 
 def test_it_is_a_durable_call(stopped_clock: StoppedClock) -> None:
