@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from durableflow.engine import shutdown
-from durableflow.engine.asyncbody import AsyncBodyRun, current_body
+from durableflow.engine.asyncbody import CANCEL_SECONDS, AsyncBodyRun, current_body
 from durableflow.engine.desk import Desk, Turn
 from durableflow.engine.interception import Interceptor
 from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, forget_interruption
@@ -46,7 +46,8 @@ class Job:
     def _run_for(self, body: AsyncBodyRun, work: Callable[[], Any]) -> Any:
         """On behalf of an async body, whose deadline counts here too."""
         attempt = body.attempt
-        deadline = Deadline(max(attempt.due - time.monotonic(), 0.001))
+        left = attempt.due - time.monotonic()
+        deadline = Deadline(left if left > 0 else CANCEL_SECONDS)  # past it, it cleans up
         with attempt.moved(threading.current_thread(), list(body.scope.wrappers)):
             try:
                 value = deadline.run(work)

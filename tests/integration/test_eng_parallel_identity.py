@@ -18,12 +18,12 @@ from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
-ROUNDS, KILL_EVERY, WORKERS = 30, 4, 2
+ROUNDS, KILL_EVERY, WORKERS = 100, 12, 2
 
 
 def test_branches_keep_their_values_whoever_is_ready_first_and_whoever_dies(tmp_path: Path) -> None:
-    """ENG-06: 30 rounds on two workers, of which one dies in every fourth; always the same pairing, no determinism error, no
-    finished body repeated."""
+    """ENG-06: a hundred rounds of random times on two workers, of which one dies in every twelfth; always the same pairing, no
+    determinism error, no finished body repeated."""
     ledger = Ledger(tmp_path / "bodies")
     names = [name + number for name in BRANCHES for number in ("", "2")]
     rows = [
@@ -44,12 +44,12 @@ def test_branches_keep_their_values_whoever_is_ready_first_and_whoever_dies(tmp_
         for step in row.steps.filter(kind="do"):
             position = int(step.scope[step.scope.index("[") + 1 : -1])
             name = BRANCHES[position - 1] + ("2" if step.name == "second" else "")
-            lost = row.history.filter(type="attempt_lost", step=step.label).count()
-            assert step.status == "complete" and step.attempts == 1 + lost
+            failed = row.history.filter(type__in=("attempt_lost", "attempt_errored"), step=step.label).count()
+            assert step.status == "complete" and step.attempts == 1 + failed
             assert 1 <= starts[row.instance_id, name] <= step.attempts, "a finished body never runs again"
 
 
-def run_to_the_end() -> int:
+def run_to_the_end(work: str = "tests.integration.eng_parallel_flows:work") -> int:
     """Two workers, each replaced when it dies; how many did."""
     deaths, end = 0, time.monotonic() + 150
     with ExitStack() as stack:
@@ -61,7 +61,7 @@ def run_to_the_end() -> int:
                     if worker is not None and worker.returncode:
                         assert worker.returncode == -9, worker.communicate()[1]
                         deaths += 1
-                    workers[number] = stack.enter_context(child("tests.integration.eng_parallel_flows:work"))
+                    workers[number] = stack.enter_context(child(work))
             time.sleep(0.05)
         for worker in workers:
             worker.wait(60)
