@@ -30,7 +30,9 @@ class Order(Workflow[Any, Any]):
             return bool(await step.wait_for_approval("ok", title="Well?"))
 
         key, _none, approved = await asyncio.gather(
-            step.do("charge", charge, retries=Retries(limit=2, delay="1 hour")), step.sleep("cool down", "2 days"), approve()
+            step.do("charge", charge, retries=Retries(limit=2, delay="1 hour")),
+            step.sleep("cool down", "2 days"),
+            approve(),
         )
         count = await step.do("count", Group.objects.count)
         return [key, approved, count]
@@ -81,7 +83,9 @@ class InATestCase(WorkflowTestMixin, TestCase):
                     await Group.objects.acreate(name="made")
                     return await sync_to_async(lambda: connection.connection is mine)()
 
-                return await asyncio.gather(step.do("one", body), step.do("plain", lambda: connection.connection is mine))
+                return await asyncio.gather(
+                    step.do("one", body), step.do("plain", lambda: connection.connection is mine)
+                )
 
         self.assertEqual(self.workflows.run(Sample).output, [True, True])
         self.assertEqual(Group.objects.count(), 1)

@@ -112,13 +112,17 @@ def test_cleaning_up_after_a_race_hides_no_change_of_the_program(stopped_clock: 
     """That the engine cancels a branch where it waits does not count as the program's doing."""
 
     async def before(step: AsyncStep, log: list[Any]) -> Any:
-        await step.race("first", answer=lambda: step.wait_for_event("answer", type="answer"), time=lambda: step.sleep("time", 60))
+        await step.race(
+            "first", answer=lambda: step.wait_for_event("answer", type="answer"), time=lambda: step.sleep("time", 60)
+        )
         await step.do("one", later, 1)
         await step.do("two", later, 2)
         await step.sleep("nap", 60)
 
     async def after(step: AsyncStep, log: list[Any]) -> Any:
-        await step.race("first", answer=lambda: step.wait_for_event("answer", type="answer"), time=lambda: step.sleep("time", 60))
+        await step.race(
+            "first", answer=lambda: step.wait_for_event("answer", type="answer"), time=lambda: step.sleep("time", 60)
+        )
         await step.do("two", later, 2)
         await step.sleep("nap", 60)
 
