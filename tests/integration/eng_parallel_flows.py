@@ -10,7 +10,7 @@ from uuid import uuid4
 from django.conf import settings
 from django.test import override_settings
 
-from durableflow import Step, Workflow, WorkflowEvent, drain, get_step_context
+from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
 from durableflow.models import WorkflowInstance
 from tests.integration.con_flows import die
 from tests.support.ledger import Ledger
@@ -19,8 +19,8 @@ BRANCHES = ("A", "B", "C")
 
 
 class Branches(Workflow[dict[str, Any], dict[str, list[str]]]):
-    """Three branches of two steps; the second is given the value of the first. ``kill``: in whose first attempt the process
-    dies."""
+    """Three branches of two steps, one with a sleep between them, one with a retry; the second step is given the value of the
+    first. ``kill``: in whose first attempt the process dies."""
 
     class Meta:
         name = "eng-branches"
@@ -32,7 +32,9 @@ class Branches(Workflow[dict[str, Any], dict[str, list[str]]]):
 
     def branch(self, params: Any, step: Step, name: str) -> Any:
         def run() -> list[str]:
-            first = step.do("first", self.body, params, name, "")
+            first = step.do("first", self.body, params, name, "", retries=Retries(limit=5, delay=0.01))
+            if name == "B":
+                step.sleep("nap", 0.01)
             return [first, step.do("second", self.body, params, f"{name}2", first)]
 
         return run
@@ -43,6 +45,8 @@ class Branches(Workflow[dict[str, Any], dict[str, list[str]]]):
         time.sleep(random.Random().uniform(0, 0.02))  # the scenario: whoever is ready first
         if params["kill"] == name and context.attempt == 1:
             die()
+        if name == "C" and context.attempt == 1:
+            raise OSError("not now")
         return f"{given}/{name}:{uuid4()}"
 
 
