@@ -502,3 +502,29 @@ def test_a_stop_between_two_handlers(tmp_path: Path, monkeypatch: pytest.MonkeyP
     stop.clear()
     monkeypatch.setattr(Saga, "in_handler_of_b", staticmethod(lambda: None))
     check(drained(row), ledger, "between")
+
+
+def test_a_stop_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Design 6, "Interruptions": a handler that has run is progress, so that the lost worker does not count any more; and the
+    attempt that was lost with it is charged by its start mark, once."""
+    ledger, stop = Ledger(tmp_path / "ledger"), threading.Event()
+    row = Saga.create(str(ledger.path))
+
+    def dies() -> None:
+        raise ProcessDied("inside")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Saga, "in_handler_of_b", staticmethod(dies))
+        (claimed,) = claim("default")
+        with pytest.raises(ProcessDied):
+            execute(claimed)
+    expire_leases()
+    with monkeypatch.context() as patch:
+        patch.setattr(Saga, "in_handler_of_b", staticmethod(stop.set))
+        patch.setattr(shutdown, "_sources", [stop.is_set])
+        with pytest.raises(KeyboardInterrupt):
+            drain(30)
+    row.refresh_from_db()
+    assert (row.status, row.lease_token, row.interruptions) == (S.ROLLING_BACK, None, 0)
+    assert row.steps.get(name="b").rollback_status == "complete"
+    check(drained(row), ledger, "inside")

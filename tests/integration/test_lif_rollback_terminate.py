@@ -233,3 +233,25 @@ def test_a_wrong_type_of_the_verb(workflows: Harness) -> None:
     row = workflows.run(Plain)
     with pytest.raises(TypeError):
         row.terminate(True)  # type: ignore[misc]
+
+
+def test_a_durable_call_in_a_handler_of_a_waiting_instance(workflows: Harness) -> None:
+    """Reference 8: refused as in a body, also where the replay that has found the handler was left in the middle of ``run``."""
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: "A", rollback=UNDONE.append)
+        step.do("b", lambda: "B", rollback=lambda undo: step.sleep("inside", 5))
+        step.gather(
+            "both",
+            lambda: step.do("c", lambda: "C", rollback=lambda undo: step.now()),
+            lambda: step.sleep("d", 5),
+        )
+
+    row = workflows.run(workflow(run, []))
+    row.terminate(rollback=True)
+    workflows.run_due()
+    assert (row.status, names()) == (S.TERMINATED, ["a"])
+    assert row.rollback == {"outcome": "failed", "failed": ["both-1[1]/c-1", "b-1"]}
+    for step in row.steps.filter(rollback_status="failed"):
+        assert f"inside the body of step {step.label!r}" in step.rollback_error["message"]
+    assert not row.steps.filter(name="inside").exists()
