@@ -330,3 +330,32 @@ def test_a_retried_parent_starts_an_undone_child_anew(call: str) -> None:
     assert (row.status, row.output, UNDONE) == (S.COMPLETE, "seat", [("seat-1", None)])
     old, new = WorkflowInstance.objects.filter(workflow="lif-seat").order_by("id")
     assert (old.status, new.status) == (S.ERRORED, S.COMPLETE) and len(set(keys)) == 2
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("end", ["fails", "terminated in the race", "terminated after it"])
+def test_around_a_race(workflows: Harness, end: str) -> None:
+    """Design 7: the replay for the handlers goes through a decided race, and stops at one that is open."""
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: "A", rollback=note)
+        winner = step.race(
+            "first",
+            go=lambda: step.wait_for_event("go", type="go", timeout=None),
+            nap=lambda: step.sleep("nap", "1 hour"),
+        )
+        step.do("b", lambda: winner.name, rollback=note)
+        if end == "fails":
+            step.do("c", Saga.fail)
+        step.wait_for_event("later", type="later", timeout=None)
+
+    row = workflows.run(workflow(run, []))
+    if end != "terminated in the race":
+        row.send_event("go")
+        workflows.run_due()
+    if end != "fails":
+        row.terminate(rollback=True)
+        workflows.run_due()
+    assert row.rollback == {"outcome": "complete", "failed": []}
+    assert UNDONE == ([("a-1", "A")] if end == "terminated in the race" else [("b-1", "go"), ("a-1", "A")])
+    assert not row.pending_events.filter(status="open").exists()
