@@ -114,6 +114,11 @@ class Answers:
             self._desk.collect(LOOK)
             self._look()
 
+    def check_abandoned(self) -> None:
+        """Leave an instance of which the watcher has given a body up: it has recorded that, and lets the instance go."""
+        if any(body.attempt.abandoned for body in list(self.bodies)):
+            raise LeaseLost(self._replay.where)
+
     def end_bodies(self, alive: Callable[[], bool]) -> None:
         """Bodies in flight end and are stored: nobody else may begin with the instance before (design 1)."""
         while self.bodies and alive() and not self._execution.lease.lost:
@@ -260,8 +265,7 @@ class Answers:
         if now < self._look_at:
             return
         self._look_at = now + LOOK
-        if any(body.attempt.abandoned for body in list(self.bodies)):
-            raise LeaseLost(self._replay.where)  # the watcher has recorded that, and lets the instance go
+        self.check_abandoned()
         if not self.bodies:
             self._execution.check_alive()
         waiting = self._waiting()

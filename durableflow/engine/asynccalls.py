@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from durableflow.authoring.calls import Call
 from durableflow.authoring.context import current_step
 from durableflow.authoring.group_calls import PatchCall
-from durableflow.core.exceptions import InvalidDurableCall
+from durableflow.core.exceptions import InvalidDurableCall, SuspensionSwallowed
 from durableflow.engine.asyncbody import Body, current_body
 from durableflow.engine.desk import Turn
 from durableflow.engine.journal import FAILED, Identity, Record
@@ -179,9 +179,7 @@ class Calls:
         outer = current_step()
         path = self._current()
         if threading.current_thread() is self.thread and self.stopping:
-            self._count(
-                path, InvalidDurableCall(f"{what} of {self.replay.where} was called again and again at its end.")
-            )
+            self._count(path, self._swallowed(what))
             raise asyncio.CancelledError(f"{self.replay.where} is being put away: {what} does nothing.")
         if self.replay.refusal is not None:
             self._count(path, self.replay.refusal)
@@ -255,6 +253,12 @@ class Calls:
             if body is not None:
                 body.refusal = refusal
             raise
+
+    def _swallowed(self, what: str) -> SuspensionSwallowed:
+        return SuspensionSwallowed(
+            f"{self.replay.where} is being put away, but a task caught its cancellation and went on to {what}, again and again. Raise "
+            "CancelledError again, and never use a bare except."
+        )
 
     def _count(self, path: TaskPath | None, error: Exception) -> None:
         """Code that never stops calling would keep its thread for ever: the instance's thread ends that, here it goes no further."""

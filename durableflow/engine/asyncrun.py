@@ -94,6 +94,7 @@ class AsyncRun:
             if self._runtime.next_params is not None:
                 self._execution.continue_as_new(*self._runtime.next_params)
             if not self._thread.is_alive():
+                self._answers.check_abandoned()
                 raise RuntimeError(f"The event loop of {self._replay.where} has ended by itself.")
             self._answers.step()
 

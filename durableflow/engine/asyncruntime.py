@@ -13,7 +13,7 @@ from logging import LoggerAdapter
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
-from durableflow.authoring.calls import Call
+from durableflow.authoring.calls import Call, DoCall
 from durableflow.authoring.context import derive
 from durableflow.authoring.group_calls import GatherCall, MapCall, RaceCall
 from durableflow.core import codec
@@ -24,7 +24,7 @@ from durableflow.engine.asyncbody import AsyncBodyRun, Body
 from durableflow.engine.asynccalls import Calls, DurableCall, turn_of
 from durableflow.engine.desk import Desk, Turn
 from durableflow.engine.execution import Execution
-from durableflow.engine.journal import Identity, Record
+from durableflow.engine.journal import COMPLETE, Identity, Record
 from durableflow.engine.loop import Loop
 from durableflow.engine.replay import Scope
 from durableflow.engine.seats import current_seat
@@ -58,8 +58,23 @@ class AsyncRuntime:
             return self.calls.new(what, lambda made: asyncraces.race(self, made, scope, identity, record, call))
         if isinstance(call, GatherCall | MapCall):
             return self.calls.new(what, lambda made: asyncgroups.settle(self, made, scope, identity, record, call))
+        return self.calls.new(what, lambda made: self._answer(made, scope, identity, record, call))
+
+    async def _answer(
+        self, made: DurableCall, scope: Scope, identity: Identity, record: Record | None, call: Call
+    ) -> Any:
+        if record is not None and isinstance(call, DoCall) and self._at_hand(record, scope):
+            try:
+                return None if record.output is None else codec.loads(record.output)
+            except Exception:  # noqa: S110  what cannot be read blocks the instance: the way of all others
+                pass
         work = partial(self.execution.answer_as, scope, identity, call)
-        return self.calls.new(what, lambda made: self.ask(made, turn_of(record, call), scope, identity, record, work))
+        return await self.ask(made, turn_of(record, call), scope, identity, record, work)
+
+    def _at_hand(self, record: Record, scope: Scope) -> bool:
+        """Whether the loop's thread itself can give what is recorded: most of a replay is that."""
+        plain = record.status == COMPLETE and not record.sensitive and scope.entrant is None
+        return plain and not self.execution.dry and scope.earlier_unmet(record) is None
 
     def set_progress(self, value: Any) -> Coroutine[Any, Any, None]:
         """See ``AsyncRuntime``."""

@@ -12,6 +12,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from django.db import connections
 
+from durableflow.engine.timeouts import AttemptAbandoned
+
 T = TypeVar("T")
 OWN_DESCRIPTORS: Final = 1
 """The loop registers one end of a socket pair of its own, by which other threads wake it."""
@@ -119,6 +121,6 @@ class LoopThread(threading.Thread):
     def _ran(self) -> bool:
         try:
             self.loop.run_forever()
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit, AttemptAbandoned):
             return False  # of one task, which has it as its error: whoever awaits that task gets it
         return True
