@@ -19,7 +19,7 @@ from durableflow.engine.bodyoptions import BodyOptions
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import Interceptor
 from durableflow.engine.journal import COMPLETE, Identity, Record
-from durableflow.engine.rollback_writes import Handler, State
+from durableflow.engine.rollback_writes import Handler
 from durableflow.engine.steps import Entry
 
 KIND: Final = "rollback"
@@ -65,15 +65,15 @@ class HandlerRun(BodyRun):
             forward.seq,
             session.claim.execution,
             forward.key_run,
-            handler.state.status,
-            attempts=handler.state.attempts,
+            handler.status,
+            attempts=handler.attempts,
             attempts_before_retry=handler.used_before,
             wake_at=handler.wake_at,
             token=session.lease.token,  # whoever wrote an open start mark: its attempt was lost
             config="",
         )
         super().__init__(session, session.replay.root, handler.identity, record, options)
-        self._forward, self._written = forward, handler.state
+        self._forward = forward
 
     @property
     def always_marked(self) -> bool:
@@ -89,13 +89,8 @@ class HandlerRun(BodyRun):
         unshaken: bool = False,
     ) -> Any:
         """See ``StepRun``."""
-        wanted = record or self.record
         run_number = self.session.claim.run_number
-        wake_at = rollback_writes.write_handler(
-            self.lease, run_number, wanted, self._written, entries, wake_in, unshaken
-        )
-        self._written = State(wanted.status, wanted.attempts)
-        return wake_at
+        return rollback_writes.write_handler(self.lease, run_number, record or self.record, entries, wake_in, unshaken)
 
     def context(self, started: datetime) -> Lazy:
         """That of the step: the attempt that it reached, the same idempotency key; the deadline is the handler's."""

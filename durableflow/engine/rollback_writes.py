@@ -23,32 +23,25 @@ from durableflow.models import StepRecord, WorkflowInstance, undoing
 from durableflow.models.audit import record as tell
 from durableflow.models.lifecycle import END_FIELDS, close
 
+_BIG: Final = ("config", "raw_output", "error_data", "rollback_error")
 ENDED: Final = frozenset({COMPLETE, FAILED})
 
 
 @dataclass(frozen=True)
-class State:
-    """How far one handler is."""
-
-    status: str
-    attempts: int
-
-
-@dataclass(frozen=True)
 class Handler:
-    """A step that is to be undone. ``used_before``: attempts that do not count to the present budget; ``wake_at``: when the next
-    one may begin."""
+    """A step that is to be undone, and how far that is. ``used_before``: attempts that do not count to the present budget;
+    ``wake_at``: when the next one may begin."""
 
     identity: Identity
-    state: State
+    status: str
+    attempts: int
     used_before: int
     wake_at: datetime | None
-    error: Any
 
     @property
     def ended(self) -> bool:
         """Whether it has run, for good or ill: then it never runs again by itself."""
-        return self.state.status in ENDED
+        return self.status in ENDED
 
 
 @dataclass(frozen=True)
@@ -80,16 +73,16 @@ def load(lease: Lease, run_number: int) -> Undoing:
     """What is to be undone, and how far that is. Two queries."""
     instances = WorkflowInstance.objects.using(lease.using).filter(pk=lease.pk)
     rows = StepRecord.objects.using(lease.using).filter(instance_id=lease.pk, run_number=run_number)
-    rows = rows.exclude(rollback_status="").order_by("-seq").defer("config", "raw_output", "error_data")
+    rows = rows.exclude(rollback_status="").order_by("-seq").defer(*_BIG)
     return Undoing(
         error=instances.values_list("error_data", flat=True).get(),
         handlers=[
             Handler(
                 identity=Identity(row.scope, row.kind, row.name, row.count),
-                state=State(row.rollback_status, row.rollback_attempts),
+                status=row.rollback_status,
+                attempts=row.rollback_attempts,
                 used_before=row.rollback_attempts_before_retry or 0,
                 wake_at=row.rollback_wake_at,
-                error=row.rollback_error,
             )
             for row in rows
         ],
@@ -101,15 +94,14 @@ def write_handler(
     lease: Lease,
     run_number: int,
     record: Record,
-    before: State,
     entries: tuple[Entry, ...],
     wake_in: float | None,
     unshaken: bool,
 ) -> datetime | None:
-    """Move a handler from the state ``before`` to that of ``record``, with its history; its ``wake_at``.
+    """Write how far a handler is, as ``record`` says, with its history; its ``wake_at``.
 
-    Only the lease's holder writes, so that a row which is there already was written by this very call, whose answer was lost.
-    ``unshaken``: the instance has made progress. Raises LeaseLost, AlreadyFinished.
+    One that has ended is never touched, and a write that is repeated after a lost answer finds the state that it has written:
+    each write changes status or attempts. ``unshaken``: the instance has made progress. Raises LeaseLost, AlreadyFinished.
     """
     with fenced(lease) as fence:
         wake_at = None if wake_in is None else fence.now + timedelta(seconds=wake_in)
@@ -117,7 +109,8 @@ def write_handler(
         rows = StepRecord.objects.using(lease.using).filter(
             instance_id=lease.pk, run_number=run_number, scope=scope, kind=kind, name=name, count=count
         )
-        changed = rows.filter(rollback_status=before.status, rollback_attempts=before.attempts).update(
+        open_rows = rows.exclude(rollback_status__in=sorted(ENDED))
+        changed = open_rows.exclude(rollback_status=record.status, rollback_attempts=record.attempts).update(
             rollback_status=record.status,
             rollback_attempts=record.attempts,
             rollback_error=None if record.error is None else codec.loads(record.error),

@@ -359,3 +359,21 @@ def test_around_a_race(workflows: Harness, end: str) -> None:
     assert row.rollback == {"outcome": "complete", "failed": []}
     assert UNDONE == ([("a-1", "A")] if end == "terminated in the race" else [("b-1", "go"), ("a-1", "A")])
     assert not row.pending_events.filter(status="open").exists()
+
+
+@pytest.mark.django_db
+def test_an_async_handler_in_the_testing_kit(workflows: Harness) -> None:
+    """TST: the caller's thread and transaction, also for a plain ``run``; its mocks do not reach handlers."""
+
+    async def undo(undo: Undo[Any]) -> None:
+        note(undo)
+        await Group.objects.acreate(name=str(undo.output))
+
+    def run(step: Step, log: list[str]) -> None:
+        step.do("a", lambda: "A", rollback=undo)
+        step.do("b", Saga.fail)
+
+    workflows.mock_result("a", "mocked")
+    row = workflows.run(workflow(run, []))
+    assert (row.status, row.rollback, UNDONE) == (S.ERRORED, {"outcome": "complete", "failed": []}, [("a-1", "mocked")])
+    assert [group.name for group in Group.objects.all()] == ["mocked"]
