@@ -13,6 +13,7 @@ from uuid import uuid4
 import pytest
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
+from durableflow.core.statuses import FINISHED
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import Interceptor
@@ -22,7 +23,7 @@ from durableflow.engine.unwind import ProcessDied
 from durableflow.models import WorkflowInstance
 from tests.integration.con_flows import expire_leases
 from tests.support.concurrency import eventually
-from tests.support.engine import drained, history_of, steps_of
+from tests.support.engine import drained, steps_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
@@ -46,7 +47,7 @@ class Crash(Interceptor):
 
 def crash_once(when: Callable[[Identity], bool]) -> bool:
     """Execute what is due, and die; whether it came to that. The next execution takes over."""
-    (claimed,) = claim("default")
+    (claimed,) = eventually(lambda: claim("default"), "a thread of the lost execution lets the row go")
     crash = Crash(claimed.lease, when)
     try:
         execute(claimed, interceptor=crash)
@@ -54,6 +55,12 @@ def crash_once(when: Callable[[Identity], bool]) -> bool:
         pass
     expire_leases()
     return crash.crashed
+
+
+def ended(instance: WorkflowInstance) -> WorkflowInstance:
+    """Execute it to its end; a thread of the lost execution may hold its row for a moment, so that a look passes it by."""
+    eventually(lambda: drained(instance).status in FINISHED, "its end")
+    return instance
 
 
 class Pairs(Workflow[int, Any]):
@@ -92,7 +99,7 @@ def test_branches_keep_their_values_after_a_crash(threads: int, settings: Any) -
         stopped = crash_once(lambda identity, at=stop_at: (identity.scope, identity.name) == at)
         stored = {step.label for step in instance.steps.filter(kind="do", status="complete")}
         before = Counter(Pairs.runs)
-        instance = drained(instance)
+        instance = ended(instance)
         assert stopped and (instance.status, instance.blocked) == (S.COMPLETE, ""), instance.error
         for number, (first, second) in enumerate(instance.output):
             assert first.startswith(f"/{number}:") and second.startswith(f"{first}/{number}:")
@@ -124,7 +131,7 @@ def test_each_open_body_is_a_lost_attempt_and_the_next_step_is_not(settings: Any
     instance = Three.create()
     assert crash_once(lambda identity: identity.scope != "")
     first.clear()
-    instance = drained(instance)
+    instance = ended(instance)
     assert (instance.status, instance.output) == (S.COMPLETE, 1)
     lost = sorted(lost_steps(instance))
     assert 1 <= len(lost) <= 3 and all(label.startswith("three-1[") for label in lost)
@@ -155,7 +162,7 @@ def test_a_worker_that_is_lost_between_the_bodies_of_a_gather_charges_nobody() -
     # The record of the gather is as it was before its end: that is what a worker that dies there leaves.
     instance.steps.filter(name="naps").update(status="pending", finished=None)
     expire_leases()
-    instance = drained(instance)
+    instance = ended(instance)
     assert (instance.status, instance.output, lost_steps(instance)) == (S.COMPLETE, 1, [])
 
 
@@ -179,9 +186,9 @@ def test_out_of_retries_a_lost_body_is_the_branchs_failure() -> None:
     instance = Two.create()
     for _ in range(2):
         assert crash_once(lambda identity: identity.name == "kills")
-    instance = drained(instance)
+    instance = ended(instance)
     assert (instance.status, instance.output) == (S.COMPLETE, ["WorkerLost"])
-    assert history_of(instance, "attempt_lost") == [{"attempt": 1}, {"attempt": 2}]
+    assert lost_steps(instance).count("two-1[1]/kills-1") == 2  # the other may have been in flight too
     assert ("two-1[2]/quick-1", "complete") in steps_of(instance)
 
 
@@ -209,6 +216,6 @@ def test_an_interrupted_instance_runs_its_branches_one_at_a_time_until_it_has_ma
     most[0] = 0
     assert crash_once(lambda identity: identity.scope != "")
     assert most[0] == 1
-    instance = drained(instance)
+    instance = ended(instance)
     assert (instance.status, instance.output) == (S.COMPLETE, list(range(6)))
     assert drain(0) == 0

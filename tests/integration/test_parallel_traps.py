@@ -69,7 +69,7 @@ def raises_another(step: Step) -> None:
 def goes_on(step: Step) -> str:
     try:
         step.sleep("nap", 60)
-    except BaseException:  # noqa: S110  the trap
+    except BaseException:
         pass
     return step.do("goes on", str, 1)
 
@@ -306,6 +306,6 @@ def test_scopes_that_are_too_deep_are_refused_with_the_cure() -> None:
 def test_two_lambdas_of_one_loop_are_refused_with_the_cure() -> None:
     class Loop(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> Any:
-            return step.gather("loop", *[lambda: step.do("work", str, n) for n in range(2)])
+            return step.gather("loop", *[lambda: step.do("work", str, n) for n in range(2)])  # noqa: B023  the trap
 
     assert "Bind the value" in error_of(drained(Loop.create()))
