@@ -162,7 +162,7 @@ def test_type_text_arguments_and_attributes_survive(error: Exception) -> None:
 
 def test_every_public_error_is_rebuilt_as_itself() -> None:
     classes = [cls for cls in vars(exceptions).values() if isinstance(cls, type) and issubclass(cls, Exception)]
-    assert len(classes) == 18
+    assert len(classes) == 20
     for cls in classes:
         assert issubclass(cls, exceptions.DurableflowError)
         assert cls.__doc__
