@@ -85,13 +85,18 @@ class AsyncRun:
                 vars(SyncToAsync.threadlocal).clear()
                 vars(SyncToAsync.threadlocal).update(outside)
         assert self._end is not None  # noqa: S101
+        self._forgive()
+        return self._end.result()
+
+    def _forgive(self) -> None:
+        """What a task that the program has cancelled would have called need not be met."""
         if self._calls.cancelled:
             self._replay.root.forgive()
-        return self._end.result()
 
     def _serve(self) -> None:
         while self._end is None:
             if self._runtime.next_params is not None:
+                self._forgive()
                 self._execution.continue_as_new(*self._runtime.next_params)
             if not self._thread.is_alive():
                 self._answers.check_abandoned()

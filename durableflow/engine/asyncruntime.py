@@ -17,8 +17,7 @@ from durableflow.authoring.calls import Call, DoCall
 from durableflow.authoring.context import derive
 from durableflow.authoring.group_calls import GatherCall, MapCall, RaceCall
 from durableflow.core import codec
-from durableflow.core.conf import get_settings
-from durableflow.engine import asyncgroups, asyncraces
+from durableflow.engine import asyncgroups, asyncraces, continuing
 from durableflow.engine.asyncanswers import AGAIN, Answers, Ask
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
 from durableflow.engine.asynccalls import Calls, DurableCall, turn_of
@@ -84,8 +83,8 @@ class AsyncRuntime:
 
     def continue_as_new(self, params: Any) -> NoReturn:
         """See ``CommonRuntime``. The instance's thread ends the run; here nothing goes on after it."""
-        self.calls.guard("continue_as_new()")
-        codec.dumps(params, what=f"params of {self.execution.replay.where}", max_bytes=get_settings().LIMITS.params)
+        scope, _path = self.calls.guard("continue_as_new()")
+        continuing.checked(self.execution, scope, params)
         self.next_params = (params,)
         self.calls.stopping = True
         self.desk.ring()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NoReturn
@@ -13,7 +14,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.authoring.context import Lazy, step_context
 from durableflow.core import atomicity, codec
-from durableflow.core.exceptions import WorkerLost
+from durableflow.core.exceptions import CodecError, InvalidConfig, WorkerLost
 from durableflow.engine import abandonment, endings, replacement, shutdown, watcher
 from durableflow.engine.atomic import NotWritten
 from durableflow.engine.attempts import Attempt
@@ -132,11 +133,25 @@ class BodyRun(StepRun):
     def _returned(self, value: Any) -> str:
         """The stored form of what the body has returned; from here on only this thread may write."""
         attempt = self.attempt
-        text = self.session.encode(value, self.identity)
+        try:
+            text = self.session.encode(value, self.identity)
+        except CodecError:
+            if inspect.iscoroutine(value):
+                self._refuse_coroutine(value)
+            raise
         self.session.interceptor.before_checkpoint(self.session.claim.workflow, self.identity, attempt.number)
         if not attempt.begin_commit():
             self._drop("value")
         return text
+
+    def _refuse_coroutine(self, value: Coroutine[Any, Any, Any]) -> NoReturn:
+        value.close()  # nobody will await it
+        raise InvalidConfig(
+            f"step {self.identity.name!r}: the body is asynchronous, and run() is not: nobody awaits it. Make it async def run(self, "
+            "event, step: AsyncStep), or give step.do a plain function.",
+            step=self.identity.name,
+            field="fn",
+        ) from None
 
     def _checkpoint(self, text: str) -> str:
         self.record.status, self.record.output, self.record.error = COMPLETE, text, None

@@ -21,6 +21,7 @@ from durableflow.models.audit import record
 from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
 
 if TYPE_CHECKING:
+    from durableflow.engine.replay import Scope
     from durableflow.engine.session import Session
 
 
@@ -29,17 +30,22 @@ def continue_as_new(session: Session, params: Any) -> NoReturn:
     workflow's ``concurrency_key`` raises for the new params, and InvalidDurableCall inside a body."""
     scope, replay = session.scope(), session.replay
     replay.guard(scope, "continue_as_new()")
-    if scope is not replay.root:
-        raise InvalidConfig(
-            f"{session.claim.label}: continue_as_new() was called in the branch {scope.name!r}. It ends the whole run: return from the "
-            "branch, and call it in run() after the gather."
-        )
+    text = checked(session, scope, params)
     session.check_alive()
-    text = codec.dumps(params, what=f"params of {session.claim.label}", max_bytes=get_settings().LIMITS.params)
     options = session.options
     key = options.limit_key(freeze(codec.loads(text)))
     replay.check_end()
     replay.unwind(Unwind(Renew(text, key, options.max_duration, options.version)))
+
+
+def checked(session: Session, scope: Scope, params: Any) -> str:
+    """The params as they are stored. Raises InvalidConfig inside a branch, CodecError, LimitExceeded."""
+    if scope is not session.replay.root:
+        raise InvalidConfig(
+            f"{session.claim.label}: continue_as_new() was called in the branch {scope.name!r}. It ends the whole run: return from the "
+            "branch, and call it in run() after the gather."
+        )
+    return codec.dumps(params, what=f"params of {session.claim.label}", max_bytes=get_settings().LIMITS.params)
 
 
 @patient

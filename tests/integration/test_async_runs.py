@@ -13,8 +13,8 @@ from django.contrib.auth.models import Group
 from django.db import connection, transaction
 from django.utils import translation
 
-from durableflow import AsyncStep, Workflow, WorkflowEvent, get_step_context
-from durableflow.models import WorkflowInstance
+from durableflow import AsyncStep, Step, Workflow, WorkflowEvent, get_step_context
+from durableflow.models import PendingEvent, WorkflowInstance
 from tests.integration.async_flows import AsyncRun, async_workflow, error_of, later
 from tests.support.engine import drained, noted, steps_of, types_of
 
@@ -359,3 +359,42 @@ def test_continue_as_new_leaves_from_any_depth() -> None:
     instance = drained(Loops.create({"number": 1}))
     assert (instance.status, instance.output) == (S.COMPLETE, 3), (instance.error, instance.blocked)
     assert log == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_continue_as_new_in_a_branch_is_refused() -> None:
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        async def branch() -> None:
+            step.continue_as_new({})
+
+        try:
+            await step.gather("all", branch)
+        except ExceptionGroup as group:
+            return str(group.exceptions[0])
+
+    assert "continue_as_new() was called in the branch 'all-1[1]'" in complete(run)
+
+
+def test_an_async_body_of_a_plain_run_is_refused_with_the_cure() -> None:
+    class Plain(Workflow[Any, Any]):
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return step.do("work", later, 1)
+
+    instance = drained(Plain.create())
+    assert instance.status == S.ERRORED
+    assert "step 'work': the body is asynchronous, and run() is not" in error_of(instance)["message"]
+    assert instance.steps.get().attempts == 1
+
+
+def test_notify_may_be_an_async_function() -> None:
+    told: list[str] = []
+
+    async def tell(pending: PendingEvent) -> None:
+        told.append(f"{pending.title} {await Group.objects.acount()}")
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        return bool(await step.wait_for_approval("ok", title="Well?", notify=tell))
+
+    instance = drained(async_workflow(run, []).create())
+    assert (instance.status, told) == (S.WAITING, ["Well? 0"]), (instance.error, instance.blocked)
+    PendingEvent.objects.get().approve(by=None)
+    assert (drained(instance).output, len(told)) == (True, 1)
