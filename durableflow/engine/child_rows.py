@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from durableflow.core import codec
-from durableflow.core.statuses import Status, StepKind
+from durableflow.core.statuses import Hold, Status, StepKind
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.sql import HISTORY, INSTANCE, STEP, any_of, is_postgres, moment, now_of, run, stored
@@ -17,6 +17,7 @@ from durableflow.engine.steps import COLUMNS
 
 _STORED: Final = "id, status, output, error, wake_at, finished, attempts, attempts_before_retry, remaining"
 _INSERT: Final = f"INSERT INTO {STEP} ({COLUMNS}, remaining)"
+_ITEMS: Final = f"instance_id = %s AND run_number = %s AND scope = %s AND kind = '{StepKind.CHILD.value}' AND name = %s"
 _IDENTITY: Final = "instance_id = %s AND run_number = %s AND scope = %s AND kind = %s AND name = %s AND count = %s"
 
 
@@ -52,7 +53,7 @@ def read_all(lease: Lease, claim: Claim, scope: str, name: str) -> dict[int, Sto
     rows = run(
         lease.using,
         f"""SELECT count, {_STORED} FROM {STEP}
-            WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = '{StepKind.CHILD.value}' AND name = %s""",
+            WHERE {_ITEMS}""",
         [lease.pk, claim.run_number, scope, name],
     )
     return {row[0]: _stored(row[1:]) for row in rows}
@@ -154,6 +155,30 @@ def latest(using: str, steps: Sequence[int]) -> dict[int, Latest]:
     sql = f"""SELECT id, parent_step_id, workflow, instance_id, status, rollback IS NOT NULL FROM {INSTANCE}
         WHERE {among} ORDER BY id"""
     return {row[1]: Latest(*row) for row in run(using, sql, params)}
+
+
+def reset_of(lease: Lease, claim: Claim, scope: str, name: str) -> dict[int, int]:
+    """The keys of those children's records of a join that ``retry()`` has reset, by their position."""
+    sql = f"SELECT count, id FROM {STEP} WHERE {_ITEMS} AND status = 'pending' AND attempts = attempts_before_retry"
+    return dict(run(lease.using, sql, [lease.pk, claim.run_number, scope, name]))
+
+
+def running(lease: Lease, claim: Claim, scope: str, name: str) -> int:
+    """How many children of a join have been let go and have not ended."""
+    sql = f"""SELECT count(*) FROM (SELECT id FROM {STEP} WHERE {_ITEMS} AND status = 'pending') AS s
+        JOIN {INSTANCE} AS c ON c.parent_step_id = s.id WHERE c.finished IS NULL AND c.hold <> '{Hold.WINDOW.value}'"""
+    ((found,),) = run(lease.using, sql, [lease.pk, claim.run_number, scope, name])
+    return int(found)
+
+
+def recount(lease: Lease, claim: Claim, join: int, scope: str, name: str) -> None:
+    """Write anew how many children a join waits for, and up to which position none of them is parked."""
+    sql = f"""SELECT count(*), min(CASE WHEN c.hold = '{Hold.WINDOW.value}' THEN s.count END), max(s.count)
+        FROM (SELECT id, count FROM {STEP} WHERE {_ITEMS} AND status = 'pending') AS s
+        LEFT JOIN {INSTANCE} AS c ON c.parent_step_id = s.id AND c.finished IS NULL"""
+    ((remaining, parked, last),) = run(lease.using, sql, [lease.pk, claim.run_number, scope, name])
+    reached = last if parked is None else parked - 1
+    run(lease.using, f"UPDATE {STEP} SET remaining = %s, attempts = %s WHERE id = %s", [remaining, reached or 0, join])
 
 
 def calm(lease: Lease, claim: Claim) -> None:

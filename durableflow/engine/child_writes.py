@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from durableflow.authoring.context import derive
@@ -23,6 +23,9 @@ from durableflow.engine.patience import patient
 from durableflow.engine.sql import SENT, STEP, now_of, run, stored
 from durableflow.models import WorkflowInstance, family
 from durableflow.models.child_creation import Plan, insert_children
+
+SOME: Final = 50
+"""Children that one transaction sets going again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,68 +112,58 @@ def take_up(lease: Lease, claim: Claim, record: Record, plan: Plan, timeout: tim
             sql = f"UPDATE {STEP} SET attempts = attempts + 1, wake_at = %s WHERE id = %s"
             run(lease.using, sql, [stored(lease.using, wake_at), found.pk])
             _go_on(lease, claim, fence, [(plan, found.pk)])
+            deliver_own(lease.using, lease.pk)
             found = _stored(lease, claim, record.identity)
         return found
 
 
 @patient
-def take_up_all(lease: Lease, claim: Claim, join: Join) -> None:
-    """The same for those children of a join that ``retry()`` wants anew (``join.children`` and ``join.plans`` are theirs)."""
+def take_up_some(lease: Lease, claim: Claim, join: Join) -> bool:
+    """The same for the next of those children of a join that ``retry()`` wants anew (``join.children`` and ``join.plans`` are
+    theirs), ``SOME`` in a transaction, so that nobody waits long for this one's row; whether there were any."""
     with fenced(lease) as fence:
         found = _stored(lease, claim, join.record.identity)
         first = join.children[0].identity
-        children = rows.read_all(lease, claim, first.scope, first.name)
+        reset = rows.reset_of(lease, claim, first.scope, first.name)
         wanted = [
-            (plan, children[child.identity.count].pk)
+            (plan, reset[child.identity.count])
             for child, plan in zip(join.children, join.plans, strict=True)
-            if children[child.identity.count].reset
-        ]
+            if child.identity.count in reset
+        ][:SOME]
         if not wanted:
-            return
-        unfinished = sum(child.status == "pending" for child in children.values())
-        sql = f"""UPDATE {STEP} SET status = 'pending', error = NULL, finished = NULL, remaining = %s, attempts = %s,
-                  attempts_before_retry = 0 WHERE id = %s"""
-        run(lease.using, sql, [unfinished, len(children), found.pk])
+            return False
+        sql = f"UPDATE {STEP} SET status = 'pending', error = NULL, finished = NULL, attempts_before_retry = 0 WHERE id = %s"
+        run(lease.using, sql, [found.pk])
         for _plan, pk in wanted:
             run(lease.using, f"UPDATE {STEP} SET attempts = attempts + 1 WHERE id = %s", [pk])
-        _go_on(lease, claim, fence, wanted, join, found.pk)
+        _go_on(lease, claim, fence, wanted, join)
+        rows.recount(lease, claim, found.pk, first.scope, first.name)
+        deliver_own(lease.using, lease.pk)
+        return True
 
 
 def _go_on(
-    lease: Lease,
-    claim: Claim,
-    fence: Fence,
-    wanted: Sequence[tuple[Plan, int]],
-    join: Join | None = None,
-    join_pk: int | None = None,
+    lease: Lease, claim: Claim, fence: Fence, wanted: Sequence[tuple[Plan, int]], join: Join | None = None
 ) -> None:
     """Retry, start or take over the children of these records, whose attempt is counted already."""
     latest = rows.latest(lease.using, [pk for _plan, pk in wanted])
-    new: list[int] = []
-    ended = False
-    for number, (plan, pk) in enumerate(wanted):
+    new: list[tuple[Plan, int]] = []
+    for plan, pk in wanted:
         child = latest.get(pk)
         if child is None or child.over or (child.status == Status.ERRORED and not _retry(lease, child)):
             if child is not None and child.undone:
                 # The old keys stand for what was undone: with them a payment service would answer with the refunded charge.
                 plan.row.seed = UUID(bytes=derive("child seed", plan.row.seed, child.pk)[:16], version=4)
-            new.append(number)
-        elif child.status == Status.ERRORED:
-            pass  # it goes on
-        elif child.status in FINISHED:
-            label = f"{child.workflow}/{child.instance_id}"
-            ended |= family.tell_parent(lease.using, child.pk, label, child.status, pk)
+            new.append((plan, pk))
+        elif child.status == Status.COMPLETE:
+            family.tell_parent(lease.using, child.pk, f"{child.workflow}/{child.instance_id}", child.status, pk)
     if new:
         room = None
         if join is not None and join.window is not None:
-            room = max(0, join.window - (len(wanted) - len(new)))
-        plans, steps = [wanted[number][0] for number in new], [wanted[number][1] for number in new]
+            first = join.children[0].identity
+            room = max(0, join.window - rows.running(lease, claim, first.scope, first.name))
+        plans, steps = [plan for plan, _ in new], [pk for _, pk in new]
         insert_children(lease.using, lease.pk, plans, steps, fence.now, on_parent_end=family.TERMINATE, room=room)
-        if join is not None and room is not None and room < len(new):
-            last = join.children[new[room]].identity.count - 1
-            run(lease.using, f"UPDATE {STEP} SET attempts = %s WHERE id = %s", [last, join_pk])
-    if ended:
-        deliver_own(lease.using, lease.pk)
 
 
 def _retry(lease: Lease, child: Latest) -> bool:

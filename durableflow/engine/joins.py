@@ -139,10 +139,13 @@ def _again_or_wait(session: Session, scope: Scope, record: Record, call: Childre
             window=call.concurrency,
         )
         try:
-            writes.take_up_all(session.lease, session.claim, join)
+            while writes.take_up_some(session.lease, session.claim, join):
+                session.check_alive()
         except Exception as error:
             refuse(session, record, error)
         record.status = PENDING
+        for child in reset:
+            child.attempts += 1
     if all(child.finished for child in there):
         return
     found = writes.read(session.lease, session.claim, record.identity)
