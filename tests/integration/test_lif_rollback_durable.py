@@ -12,7 +12,17 @@ from typing import Any
 import pytest
 from django.db import OperationalError
 
-from durableflow import NonRetryableError, Retries, Rollback, Step, Undo, Workflow, WorkflowEvent, drain
+from durableflow import (
+    InvalidTransition,
+    NonRetryableError,
+    Retries,
+    Rollback,
+    Step,
+    Undo,
+    Workflow,
+    WorkflowEvent,
+    drain,
+)
 from durableflow.engine import rollback_writes, shutdown, watcher
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
@@ -24,7 +34,7 @@ from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
 from tests.integration.eng_flows import workflow
 from tests.integration.lif_flows import MOMENTS, Saga, arm
-from tests.support.concurrency import Gate, Task, child, eventually, held
+from tests.support.concurrency import Gate, Task, child, eventually, held, together
 from tests.support.engine import drained, history_of, types_of
 from tests.support.ledger import Ledger
 
@@ -528,3 +538,26 @@ def test_a_stop_after_a_takeover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (row.status, row.lease_token, row.interruptions) == (S.ROLLING_BACK, None, 0)
     assert row.steps.get(name="b").rollback_status == "complete"
     check(drained(row), ledger, "inside")
+
+
+def test_an_operator_and_the_error_meet(tmp_path: Path) -> None:
+    """Design 9: whoever comes first begins the rollback; the other changes nothing. No handler runs twice."""
+    for number in range(12):
+        ledger = Ledger(tmp_path / f"ledger {number}")
+        row = Saga.create(str(ledger.path))
+        found = WorkflowInstance.objects.get(pk=row.pk)
+
+        def operator(found: WorkflowInstance = found, ledger: Ledger = ledger) -> None:
+            eventually(lambda: ledger.lines)
+            found.terminate(rollback=True)
+
+        drained_by, operated = together(lambda: drain(30), operator)
+        assert drained_by.error is None
+        assert operated.error is None or isinstance(operated.error, InvalidTransition)
+        drained(row)
+        assert row.status == (S.ERRORED if operated.error else S.TERMINATED)
+        undone = row.steps.exclude(rollback_status="")
+        assert [(step.rollback_status, step.rollback_attempts) for step in undone] == [("complete", 1)] * len(undone)
+        assert len([line for line in ledger.lines if line.startswith("undo")]) == len(undone) >= 1
+        assert row.rollback == {"outcome": "complete", "failed": []}
+        assert types_of(row).count("rollback_started") == 1
