@@ -47,7 +47,7 @@ class Stuck:
         return f"attempt {number}"
 
 
-RETRIED = {"retries": Retries(limit=1, delay=0), "timeout": 0.4}
+RETRIED: dict[str, Any] = {"retries": Retries(limit=1, delay=0), "timeout": 0.4}
 
 
 @pytest.mark.parametrize("nested", [False, True])
