@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from durableflow.authoring import calls
-from durableflow.authoring.events import WorkflowEvent
 from durableflow.authoring.group_calls import MapCall
 from durableflow.authoring.undo import AnyRollback
 from durableflow.core import atomicity
@@ -114,17 +113,9 @@ def dry_run(
     copies = [replace(record, met=False) for record in records if record.status != CANCELLED]
     execution = make(replace(claim, deadline_at=None), cls, copies)
     result = DryRun(execution)
-    event = WorkflowEvent(
-        params=params,
-        timestamp=claim.created,
-        instance_id=claim.instance_id,
-        workflow=claim.workflow,
-        run_number=claim.run_number,
-        scheduled_for=claim.scheduled_for,
-    )
     try:
         with atomicity.baseline():
-            result.output = run_program(cls, event, execution)
+            result.output = run_program(cls, params, execution)
             result.returned = True
             execution.replay.check_end()
         result.finished = True

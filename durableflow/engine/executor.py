@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from django.db import Error, connections
 
-from durableflow.authoring.events import WorkflowEvent, freeze
+from durableflow.authoring.events import freeze
 from durableflow.core import atomicity, codec, dispatch, failures, registry
 from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
@@ -160,16 +160,8 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
         endings.block(claim.lease, f"The params cannot be read: {unreadable}")
         return
     execution = Execution(claim, cls, records, interceptor)
-    event = WorkflowEvent(
-        params=params,
-        timestamp=claim.created,
-        instance_id=claim.instance_id,
-        workflow=claim.workflow,
-        run_number=claim.run_number,
-        scheduled_for=claim.scheduled_for,
-    )
     try:
-        output = run_program(cls, event, execution)
+        output = run_program(cls, params, execution)
         _check_end(execution)
         text = codec.dumps(output, what=f"output of {claim.label}", max_bytes=get_settings().LIMITS.output)
     except (ProcessDied, LeaseLost, WriteFailed):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from durableflow.authoring.async_step import AsyncStep
@@ -12,9 +11,18 @@ from durableflow.engine.asyncrun import run_async
 from durableflow.engine.execution import Execution
 
 
-def run_program(cls: type[Any], event: WorkflowEvent[Any], execution: Execution) -> Any:
-    """What ``run`` of ``cls`` returns or raises."""
+def run_program(cls: type[Any], params: Any, execution: Execution) -> Any:
+    """What ``run`` of ``cls`` returns or raises. ``params``: frozen."""
+    claim = execution.claim
+    event = WorkflowEvent(
+        params=params,
+        timestamp=claim.created,
+        instance_id=claim.instance_id,
+        workflow=claim.workflow,
+        run_number=claim.run_number,
+        scheduled_for=claim.scheduled_for,
+    )
     program = cls()
-    if inspect.iscoroutinefunction(program.run):
+    if cls.run_is_async:
         return run_async(lambda runtime: program.run(event, AsyncStep(runtime)), execution)
     return program.run(event, Step(execution))
