@@ -35,6 +35,8 @@ LOOK: Final = 0.1
 """Seconds between two looks for a stop, and for what has arrived, while something is under way."""
 TELL_SECONDS: Final = 10.0
 """After so long it is told what keeps an instance from being put away."""
+FORSAKEN_SECONDS: Final = 1.0
+"""For so long a loop may be awake beside calls that wait when a task in it was given up."""
 AGAIN: Final = object()
 """The answer to a call that waited, and is to be made again."""
 
@@ -82,10 +84,12 @@ class Ask:
 
 
 class Answers:
-    """The instance's thread at work. ``bodies``: those that run in the loop."""
+    """The instance's thread at work. ``bodies``: those that run in the loop. ``forsaken``: whether a task was given up, which may
+    keep the loop awake for ever."""
 
     def __init__(self, execution: Execution, loop: Loop, desk: Desk, calls: Calls) -> None:
         self.bodies: set[AsyncBodyRun] = set()
+        self.forsaken = False
         self._execution, self._replay = execution, execution.replay
         self._loop, self._desk, self._calls = loop, desk, calls
         self._parked: dict[DurableCall, Ask] = {}
@@ -269,7 +273,13 @@ class Answers:
         if not self.bodies:
             self._execution.check_alive()
         waiting = self._waiting()
-        self._tell_why_awake(waiting, now)
+        if not waiting or self.bodies:
+            self._awake_since = now
+        elif self.forsaken and now - self._awake_since > FORSAKEN_SECONDS:
+            self._quiescent()
+        elif now - self._awake_since > TELL_SECONDS:
+            self._awake_since = math.inf
+            self._tell_why_awake(waiting)
         if waiting and not self._execution.dry:
             moment = self._execution.claim.db_now()
             before = self._execution.news
@@ -279,20 +289,16 @@ class Answers:
                 if news or (ask.wake_at is not None and ask.wake_at <= moment):
                     self._again(ask, Turn.NEW)
 
-    def _tell_why_awake(self, waiting: list[Ask], now: float) -> None:
+    def _tell_why_awake(self, waiting: list[Ask]) -> None:
         """Calls that wait cost nothing, but a loop that something else keeps awake does: say so once."""
-        if not waiting or self.bodies:
-            self._awake_since = now
-        elif now - self._awake_since > TELL_SECONDS:
-            self._awake_since = math.inf
-            logger.warning(
-                "%s waits at %s, but cannot be put away: outside of a step its event loop has %s. Put that into a step, or end it "
-                "before the call that waits (a client's connection, say).",
-                self._replay.where,
-                ", ".join(ask.label for ask in waiting),
-                self._loop.kept_by(),
-                extra={"instance": self._execution.lease.pk},
-            )
+        logger.warning(
+            "%s waits at %s, but cannot be put away: outside of a step its event loop has %s. Put that into a step, or end it "
+            "before the call that waits (a client's connection, say).",
+            self._replay.where,
+            ", ".join(ask.label for ask in waiting),
+            self._loop.kept_by(),
+            extra={"instance": self._execution.lease.pk},
+        )
 
 
 def adopt_locals() -> None:

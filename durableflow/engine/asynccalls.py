@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from contextvars import Context, copy_context
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakSet
@@ -116,7 +116,7 @@ class Calls:
         self.stuck: Exception | None = None
         self.cancelled = False
         self.unawaited: dict[DurableCall, None] = {}
-        self.pending: dict[DurableCall, None] = {}
+        self.pending: dict[DurableCall, asyncio.Task[Any] | None] = {}
         self._scope, self._ring = find_scope, ring
         self._paths: WeakKeyDictionary[asyncio.Task[Any], TaskPath] = WeakKeyDictionary()
         self._owners: dict[tuple[str, str, str], TaskPath] = {}
@@ -228,7 +228,7 @@ class Calls:
 
     async def answer(self, call: DurableCall, drive: Callable[[DurableCall], Awaitable[Any]]) -> Any:
         """What awaiting ``call`` gives."""
-        self.pending[call] = None
+        self.pending[call] = asyncio.current_task()
         try:
             return await drive(call)
         except asyncio.CancelledError:
@@ -276,16 +276,15 @@ class Calls:
     def left_over(self) -> str:
         """What is wrong with calls that ``run`` has left behind, '' if nothing is."""
         if self.unawaited:
-            names = ", ".join(call.what for call in self.unawaited)
             return (
-                f"{names} of {self.replay.where} {_was(self.unawaited)} called but not awaited. Write await before the call, or give it "
-                "to asyncio.create_task and await the task."
+                f"{_names(self.unawaited)} of {self.replay.where} {_was(self.unawaited)} called but not awaited. Write await before the "
+                "call, or give it to asyncio.create_task and await the task."
             )
-        if self.pending:
-            names = ", ".join(call.what for call in self.pending)
+        pending = [call for call, task in self.pending.items() if task is None or not task.cancelling()]
+        if pending:
             return (
-                f"{names} of {self.replay.where} {_was(self.pending)} not over when run() returned. Await the task that waits for it, or "
-                "cancel it before run() returns."
+                f"{_names(pending)} of {self.replay.where} {_was(pending)} not over when run() returned. Await the task that waits for "
+                "it, or cancel it before run() returns."
             )
         return ""
 
@@ -299,7 +298,11 @@ def turn_of(record: Record | None, call: Call | None = None) -> Turn:
     return Turn.ERROR if record.status == FAILED else Turn.VALUE
 
 
-def _was(several: dict[DurableCall, None]) -> str:
+def _names(calls: Collection[DurableCall]) -> str:
+    return ", ".join(call.what for call in calls)
+
+
+def _was(several: Collection[DurableCall]) -> str:
     return "was" if len(several) == 1 else "were"
 
 

@@ -178,7 +178,8 @@ class AsyncRun:
         cancelled: set[asyncio.Task[Any]] = set()
         while (tasks := self._others()) and (left := until - self._loop.time()) > 0:
             for task in tasks - cancelled:
-                task.cancel()
+                if not task.cancelling():  # else it is cleaning up
+                    task.cancel()
             cancelled |= tasks
             await asyncio.wait(tasks, timeout=min(left, LOOK))
         for task in self._others():

@@ -172,4 +172,5 @@ class AsyncRuntime:
     def give_up(self, task: asyncio.Task[Any]) -> None:
         """See ``Place``."""
         given_up.append(task)
+        self.answers.forsaken = True
         logger.warning("%s: a task swallows its cancellation and is given up: %r", self.execution.replay.where, task)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -170,6 +171,26 @@ def test_a_body_that_swallows_its_cancellation_is_given_up(caplog: pytest.LogCap
     assert "swallows its cancellation" in caplog.text
 
 
+def test_a_body_that_was_given_up_keeps_no_instance_from_being_put_away() -> None:
+    stop = threading.Event()
+
+    async def body() -> None:
+        while not stop.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.05)
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        with suppress(StepTimeout):
+            await step.do("stubborn", body, timeout=0.2)
+        await step.wait_for_event("answer", type="answer")
+
+    try:
+        instance = drained(async_workflow(run, []).create())
+    finally:
+        stop.set()
+    assert (instance.status, instance.wake_at is not None) == (S.WAITING, True)
+
+
 def test_a_value_that_comes_after_the_deadline_counts_as_timed_out() -> None:
     """A blocking call has kept the loop from cancelling it in time."""
 
@@ -264,6 +285,44 @@ def test_a_cancelled_call_cancels_its_body_and_records_nothing() -> None:
     instance = drained(async_workflow(run, log).create())
     assert (instance.status, instance.output, log) == (S.COMPLETE, "done", ["cancelled"])
     assert steps_of(instance) == []
+
+
+def test_a_call_whose_task_is_cancelled_at_the_end_is_not_left_behind() -> None:
+    """Its body takes a moment to clean up, after run() has returned."""
+    started = asyncio.Event()
+
+    async def body() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+            log.append("cleaned up")
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        task = asyncio.create_task(step.do("slow", body, retries=1))
+        await started.wait()
+        task.cancel()
+        return "done"
+
+    log: list[Any] = []
+    instance = drained(async_workflow(run, log).create())
+    assert (instance.status, instance.output, log) == (S.COMPLETE, "done", ["cleaned up"]), instance.error
+
+
+def test_a_body_may_run_another_program() -> None:
+    async def body() -> str:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", "print('said')", stdout=asyncio.subprocess.PIPE
+        )
+        said, _ = await process.communicate()
+        return said.decode().strip()
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        return await step.do("run", body)
+
+    instance = drained(async_workflow(run, []).create())
+    assert instance.output == "said", instance.error
 
 
 # Lost workers and stops ---------------------------------------------------------------------------------------------------
