@@ -34,10 +34,8 @@ def underway(row: InstanceFields) -> bool:
 def begin(row: InstanceFields) -> bool:
     """Note which handlers are to run, and cancel the open waits: whether there is anything to undo. The caller holds the row's
     lock, and changes the status."""
-    pks = list(undoable(row).filter(rollback_status="").values_list("pk", flat=True))
-    if not pks:
+    if not undoable(row).filter(rollback_status="").update(rollback_status=RollbackStatus.PENDING):
         return False
-    row.steps.filter(pk__in=pks).update(rollback_status=RollbackStatus.PENDING)
     cancel_waits(row)
     return True
 
