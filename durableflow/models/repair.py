@@ -95,18 +95,20 @@ def _reset_failed(row: Any, error: Any) -> list[str]:
     cancelled.filter(begun).update(status=StepStatus.STARTED, finished=None)
     cancelled.update(status=StepStatus.PENDING, finished=None)
     identities = [] if error is None or isinstance(error, Unreadable) else error.get("steps", [])
-    labels = []
+    labels, reset = [], []
     for scope, kind, name, count in identities:
         steps = records.filter(scope=scope, kind=kind, name=name, count=count)
         failed = steps.filter(status=StepStatus.FAILED).first()
         if failed is None:
             continue
         labels.append(failed.label)
+        reset.append(failed.seq)
         _reset(steps)
         _reopen_around(records, failed)
         if kind in WAITS:
             _reset(_notifies(records, failed))
-        records.filter(seq__gt=failed.seq).update(freed=True)
+    if reset:  # once: for each of a thousand children that failed it would write thousands of rows
+        records.filter(seq__gt=min(reset), freed=False).update(freed=True)
     return labels
 
 
