@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn, Protocol
@@ -100,10 +102,12 @@ class Session:
         self._lock = threading.Lock()
         self.errors: list[tuple[BaseException, Identity]] = []
         self.refused: Refused | None = None
-        self._steps = sum(record.identity.kind == StepKind.DO for record in records)
+        kinds = Counter(record.identity.kind for record in records)
+        # Numbers of steps: taking the next one needs no lock, whatever threads do it.
+        self._step_numbers = itertools.count(kinds[StepKind.DO] + 1)
         self._bytes = sum(_size(record.output or "") for record in records)
         marked = any(record.status == STARTED for record in records)
-        self.lease.children |= any(record.identity.kind == StepKind.CHILD for record in records)
+        self.lease.children |= StepKind.CHILD in kinds
         self._charge = claim.lost_token is not None and not marked
         self._shaken = bool(claim.interruptions or claim.give_backs)
         self.secrets = StepSecrets()
@@ -132,9 +136,7 @@ class Session:
         """A record for a new call; raises LimitExceeded at the limits of steps and records (case ENG-12)."""
         limits = get_settings().LIMITS
         if identity.kind == StepKind.DO:
-            with self._lock:
-                self._steps += 1
-                steps = self._steps
+            steps = next(self._step_numbers)
             if steps > limits.steps:
                 raise LimitExceeded.of(f"{self.claim.label}: the number of steps", steps, limits.steps, unit="steps")
         if len(self.replay.records) >= limits.records:
