@@ -307,7 +307,7 @@ def test_a_handler_that_takes_too_long() -> None:
             ended.wait(30)
 
     def run(step: Step, log: list[str]) -> None:
-        step.do("a", lambda: "A", timeout=600, rollback=Rollback(undo, retries=Retries(limit=1, delay=0), timeout=0.2))
+        step.do("a", lambda: "A", timeout=600, rollback=Rollback(undo, retries=Retries(limit=1, delay=0), timeout=1))
         step.do("b", Saga.fail)
 
     undone: list[str | None] = []
@@ -332,7 +332,7 @@ def test_a_handler_that_hangs_in_a_thread(limit: int) -> None:
 
     def run(step: Step, log: list[str]) -> None:
         step.do("a", lambda: "A", rollback=undo)
-        step.do("b", lambda: "B", rollback=Rollback(undo, retries=Retries(limit=limit, delay=0), timeout=0.3))
+        step.do("b", lambda: "B", rollback=Rollback(undo, retries=Retries(limit=limit, delay=0), timeout=1))
         step.do("c", Saga.fail)
 
     undone: list[str | None] = []

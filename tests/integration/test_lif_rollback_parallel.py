@@ -219,7 +219,7 @@ def test_an_async_handler_that_takes_too_long(where: Callable[[Any], Any]) -> No
 
     class SlowAsync(Workflow[Any, Any]):
         async def run(self, event: WorkflowEvent[Any], step: AsyncStep) -> None:
-            await step.do("a", lambda: "A", rollback=Rollback(undo, retries=Retries(limit=1, delay=0), timeout=0.3))
+            await step.do("a", lambda: "A", rollback=Rollback(undo, retries=Retries(limit=1, delay=0), timeout=2))
             await step.do("b", Saga.fail)
 
     row = SlowAsync.create()
