@@ -6,6 +6,7 @@ A workflow always gets the real values.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from typing import Any, Final
@@ -58,6 +59,10 @@ class Secrets:
     def add(self, value: Any) -> None:
         """Hide from now on what is in ``value``."""
         self._texts.update(text for text in _texts(value) if len(text) >= SHORTEST_SECRET)
+
+    def hides(self, text: str) -> bool:
+        """Whether a secret is in ``text``, as it is or as JSON writes it."""
+        return any(secret in text or json.dumps(secret)[1:-1] in text for secret in self._texts)
 
     def mask(self, text: str) -> str:
         """``text`` with ``[REDACTED]`` in place of every secret."""

@@ -20,11 +20,29 @@ class StepSecrets(Secrets):
         masks the whole."""
         # Not by assignment: a frozen dataclass refuses that.
         error.with_traceback(_without_engine(error.__traceback__))
-        described = failures.describe(error) if step is None else failures.describe(error, step=step)
+        if step is None:
+            return self.masked(failures.describe(error))
+        described = failures.describe(error, step=step)
         if not sensitive:
             for key in ("message", "traceback"):
                 described[key] = self.mask(described[key])
         return described
+
+    def masked(self, described: dict[str, Any]) -> dict[str, Any]:
+        """What ended an instance, masked with its causes and members: a parent, who knows none of these secrets, shows them as
+        its own. What rebuilds an error is left out where it holds a secret; ``run`` is over and needs it no more."""
+        shown = dict(described)
+        for key in ("message", "traceback"):
+            shown[key] = self.mask(described[key])
+        private = [shown.get("args", ""), *shown.get("attrs", {}).values()]
+        if any(self.hides(text) for text in private):
+            shown.pop("args", None)
+            shown.pop("attrs", None)
+        if "cause" in shown:
+            shown["cause"] = self.masked(shown["cause"])
+        if "errors" in shown:
+            shown["errors"] = [self.masked(member) for member in shown["errors"]]
+        return shown
 
 
 def _without_engine(traceback: TracebackType | None) -> TracebackType | None:

@@ -115,3 +115,34 @@ def test_secrets_of_all_kinds_are_masked_in_reasons_too(secret: Any) -> None:
     for text in (TOKEN, "1234567", str(uuid.UUID(int=7)), "longer-"):
         assert text not in instance.blocked
         assert text not in repr(history_of(instance, "workflow_paused"))
+
+
+def grouped(step: Step, token: str) -> None:
+    def fail() -> None:
+        raise ValueError(f"bad token {token}")
+
+    step.gather("all", fail, lambda: None)
+
+
+def caused(step: Step, token: str) -> None:
+    raise RuntimeError("the login failed") from ValueError(token)
+
+
+@pytest.mark.parametrize("end", [grouped, caused])
+def test_a_parent_shows_no_secret_of_its_child(end: Any) -> None:
+    """SEC-09: causes and members of what ended a child are masked too: its parent rebuilds and shows them as its own."""
+
+    class Child(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            end(step, step.do("log in", lambda: 'tok-"4f9d2c"', sensitive=True))
+
+    class Parent(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> None:
+            step.run_workflow("child", Child, None)
+
+    instance = drained(Parent.create())
+    assert instance.status == S.ERRORED
+    told = [row.error_data for row in WorkflowInstance.objects.all()]
+    told += [record.error_data for record in instance.steps.all()]
+    told += list(HistoryEntry.objects.values_list("data", flat=True))
+    assert "4f9d2c" not in str(told) and "[REDACTED]" in str(told)
