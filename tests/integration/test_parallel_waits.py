@@ -189,3 +189,41 @@ def test_an_event_between_the_look_of_a_branch_and_its_suspension(monkeypatch: p
     task.result()
     instance.send_event("parked", "too")
     assert drained(instance).output == (None, "here", "too")
+
+
+def test_nobody_leaves_while_another_thread_looks_for_what_has_arrived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helping thread has taken the wake and not told of it yet, when the last body ends: the instance is not let go without
+    that, or the event would lie there for ever."""
+    long, taking = Gate(), Gate()
+    look, first = endings.take_woken, [True]
+
+    def take(lease: Any) -> bool:
+        taken = look(lease)
+        if taken and first:
+            first.clear()
+            taking.stop_here()
+        return taken
+
+    monkeypatch.setattr(endings, "take_woken", take)
+
+    class Two(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather(
+                "two",
+                lambda: step.do("long", long.stop_here),
+                lambda: step.wait_for_event("news", type="news", timeout=None).payload,
+            )
+
+    instance = Two.create()
+    task = Task(lambda: drain(1))
+    long.wait_until_reached()
+    eventually(lambda: PendingEvent.objects.filter(instance=instance).exists(), "the wait is open")
+    instance.send_event("news", 1)
+    deliver = Task(lambda: eventually(lambda: (drain(0), not first)[1]))
+    taking.wait_until_reached()
+    long.open()
+    eventually(lambda: ("two-1[1]/long-1", "complete") in steps_of(instance), "the body is stored")
+    taking.open()
+    task.result()
+    deliver.result()
+    assert drained(instance).output == (None, 1)

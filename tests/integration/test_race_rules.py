@@ -252,3 +252,24 @@ def test_retry_leaves_the_losers_of_a_decided_race_alone(stopped_clock: StoppedC
     instance.retry()
     assert ("first-1[b]/wait-1", "cancelled") in steps_of(instance)
     assert (drained(instance).output, dict(steps_of(instance))["first-1"]) == ("a", "complete")
+
+
+def test_a_rollback_finds_its_handlers_beyond_a_race(stopped_clock: StoppedClock) -> None:
+    """The replay that collects them asks the winner alone; a race that was not decided ends it there."""
+    undone: list[str] = []
+
+    class Saga(Workflow[bool, Any]):
+        def run(self, event: WorkflowEvent[bool], step: Step) -> Any:
+            step.do("before", str, 1, rollback=lambda undo: undone.append("before"))
+            step.race("first", a=lambda: step.sleep("a", 1), b=lambda: wait(step))
+            step.do("after", str, 2, rollback=lambda undo: undone.append("after"))
+            step.do("fails", lambda: 1 // 0, retries=0)
+
+    instance = drained(Saga.create())
+    stopped_clock.advance("1 second")
+    assert (drained(instance).status, undone) == (S.ERRORED, ["after", "before"])
+    undone.clear()
+    early = drained(Saga.create())
+    early.terminate(rollback=True)
+    assert (drained(early).status, undone) == (S.TERMINATED, ["before"])
+    assert not PendingEvent.objects.filter(status="open").exists()
