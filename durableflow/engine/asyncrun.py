@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 
@@ -67,11 +67,11 @@ class AsyncRun:
         self._loop.set_task_factory(self._calls.new_task)
         self._end: _End | None = None
 
-    def run(self, main: Main) -> Any:
+    def result(self, main: Main) -> Any:
         """What ``main`` returns or raises; or unwinds the execution."""
         outside = dict(vars(SyncToAsync.threadlocal))
-        self._start(main)
         try:
+            self._start(main)
             self._serve()
         except Unwind as stop:
             self._calls.stopping = True
@@ -110,7 +110,11 @@ class AsyncRun:
         context.run(SyncToAsync.thread_sensitive_context.set, sensitive)
         context.run(set_current_step, None)
         context.run(current_body.set, None)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self._loop.close()
+            _starve(self._execution, error)
         self._loop.call_soon_threadsafe(self._begin, main, context)
 
     def _begin(self, main: Main, context: Context) -> None:
@@ -199,4 +203,13 @@ def run_async(main: Main, execution: Execution) -> Any:
 
     ``main`` gets the runtime for ``AsyncStep`` and is called in the loop's thread.
     """
-    return AsyncRun(execution).run(main)
+    try:
+        run = AsyncRun(execution)
+    except OSError as error:
+        _starve(execution, error)
+    return run.result(main)
+
+
+def _starve(execution: Execution, error: Exception) -> NoReturn:
+    """The process can have no more descriptors or threads: as if it had no more memory."""
+    execution.engine_failed(MemoryError(f"no event loop can be started: {error}"))

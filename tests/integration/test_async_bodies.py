@@ -21,6 +21,7 @@ from durableflow import AsyncStep, Retries, StepTimeout, Workflow, WorkflowEvent
 from durableflow.engine import endings, shutdown
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
+from durableflow.engine.loop import LoopThread
 from durableflow.engine.steprun import StepRun
 from durableflow.models import WorkflowInstance
 from tests.integration.async_flows import async_workflow, error_of, later
@@ -442,6 +443,23 @@ def test_max_duration_ends_a_run_that_only_waits_for_its_own_timer() -> None:
     instance = drained(Long.create())
     assert instance.status == S.ERRORED
     assert error_of(instance)["type"] == "durableflow.WorkflowTimeout"
+
+
+def test_a_process_without_threads_loses_the_instance_which_nobody_has_to_resume(monkeypatch: Any) -> None:
+    def start(self: Any) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        return await step.do("work", later, 1)
+
+    instance = async_workflow(run, []).create()
+    with monkeypatch.context() as patch:
+        patch.setattr(LoopThread, "start", start)
+        (claimed,) = claim("default", 1)
+        execute(claimed)
+    instance.refresh_from_db()
+    assert instance.status == S.RUNNING, instance.error
+    assert drained(instance).output == 1, (instance.status, instance.error, instance.blocked)
 
 
 def test_an_engine_failure_blocks_the_instance(monkeypatch: Any) -> None:
