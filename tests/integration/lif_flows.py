@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from durableflow import NonRetryableError, Retries, Step, Undo, Workflow, WorkflowEvent
+from django.conf import settings
+from django.test import override_settings
+
+from durableflow import NonRetryableError, Retries, Step, Undo, Workflow, WorkflowEvent, drain
 from durableflow.engine import rollback, rollback_handlers, rollback_writes
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.journal import Identity
+from durableflow.models import WorkflowInstance
 from tests.integration.con_flows import die
 from tests.support.ledger import Ledger
 
@@ -28,7 +33,7 @@ class Saga(Workflow[str, None]):
 
     class Meta:
         name = "lif-saga"
-        step_retries = Retries(limit=3, delay=0)
+        step_retries = Retries(limit=20, delay=0)
 
     in_handler_of_b: Callable[[], None] = staticmethod(nothing)
 
@@ -100,3 +105,14 @@ def run_and_die(moment: str) -> None:
     interceptor = arm(moment, die, setattr)
     (claimed,) = claim("default")
     execute(claimed, interceptor=interceptor)
+
+
+def drain_for_ever() -> None:
+    """Say that we are ready, and drain until nothing is left or somebody kills us."""
+    WorkflowInstance.objects.count()
+    print("ready", flush=True)  # noqa: T201
+    end = time.monotonic() + 120
+    with override_settings(DURABLEFLOW={**settings.DURABLEFLOW, "LEASE": 1.5}):
+        while WorkflowInstance.objects.active().exists() and time.monotonic() < end:
+            drain(0.2)
+            time.sleep(0.005)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -561,3 +561,35 @@ def test_an_operator_and_the_error_meet(tmp_path: Path) -> None:
         assert len([line for line in ledger.lines if line.startswith("undo")]) == len(undone) >= 1
         assert row.rollback == {"outcome": "complete", "failed": []}
         assert types_of(row).count("rollback_started") == 1
+
+
+def test_workers_are_killed_again_and_again(tmp_path: Path) -> None:
+    """Promise 1: two workers, each of which is killed -9 whenever something has happened; in the end all is undone, in order,
+    and nothing runs again but what was lost with its worker."""
+    ledgers = [Ledger(tmp_path / f"ledger {number}") for number in range(6)]
+    rows = [Saga.create(str(ledger.path)) for ledger in ledgers]
+
+    def happened() -> int:
+        return sum(len(ledger.lines) for ledger in ledgers)
+
+    def finished() -> bool:
+        return not WorkflowInstance.objects.active().exists()
+
+    worker = "tests.integration.lif_flows:drain_for_ever"
+    with ExitStack() as stack:
+        workers = [stack.enter_context(child(worker)) for _ in range(2)]
+        for number in range(5):
+            before = happened()
+            eventually(lambda before=before: happened() > before + 1 or finished())  # type: ignore[misc]
+            workers[number % 2].kill()
+            workers[number % 2] = stack.enter_context(child(worker))
+        eventually(finished, "the end of all")
+    for row, ledger in zip(rows, ledgers, strict=True):
+        row.refresh_from_db()
+        assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+        undone = [line for line in ledger.lines if line.startswith("undo")]
+        assert list(dict.fromkeys(undone)) == ["undo C", "undo B", "undo A"]
+        lost = len(history_of(row, "rollback_attempt_lost"))
+        assert len(undone) <= 3 + lost
+        assert sum(step.rollback_attempts for step in row.steps.all()) == 3 + lost
+        assert types_of(row).count("rollback_step_completed") == 3
