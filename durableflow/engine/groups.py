@@ -32,8 +32,6 @@ from durableflow.engine.unwind import Block, Drop, GiveBack, LeaseLost, ProcessD
 
 LOOK: Final = 0.1
 """Seconds between two looks for a stop, and for what has arrived, while others are in their bodies."""
-_OURS: Final = (Unwind, LeaseLost, WriteFailed, ProcessDied)
-"""What the engine raises to leave user code."""
 
 
 class State(Enum):
@@ -86,7 +84,6 @@ class Group:
         self._lookouts = self._looking = 0
         self._running = 0
         self._fatal: BaseException | None = None
-        self._stop: Unwind | None = None
         self._over = False
         self._caller_lost = False
         self._context = contextvars.copy_context()
@@ -323,7 +320,8 @@ class Group:
             elif isinstance(error, LeaseLost | ProcessDied | WriteFailed):
                 replay.stop = Unwind(Drop(lease.label))
             else:
-                self._stop = replay.stop = Unwind(GiveBack())
+                replay.stop = Unwind(GiveBack(stop=False))
+                self._session.leaving = error, replay.stop.outcome
 
     def _settled(
         self,
@@ -389,10 +387,12 @@ class Group:
             self._over = True
 
     def _raise_fatal(self) -> NoReturn:
-        fatal, replay = self._fatal, self._session.replay
+        fatal, replay, leaving = self._fatal, self._session.replay, self._session.leaving
         assert fatal is not None  # noqa: S101
+        if leaving is not None and replay.stop is not None and replay.stop.outcome is leaving[1]:
+            if self._scope is replay.root:
+                replay.stop = None  # all have left: from here on it is as if run() itself had raised it
+            raise leaving[0]
         if isinstance(fatal, Unwind) and replay.stop is not None:
             raise Unwind(replay.stop.outcome)
-        if replay.stop is self._stop and not isinstance(fatal, _OURS):
-            replay.stop = None  # all have left: from here on it is as if run() itself had raised it
         raise fatal

@@ -99,6 +99,8 @@ class Session:
         self.replay.root.wrappers = list(connections.all())
         self.branches = InFlight()
         self.news = 0
+        # What is no Exception, and was raised by the code of a branch, with the outcome that stops the other branches meanwhile.
+        self.leaving: tuple[BaseException, object] | None = None
         self._lock = threading.Lock()
         self.errors: list[tuple[BaseException, Identity]] = []
         self.refused: Refused | None = None

@@ -19,6 +19,9 @@ S = WorkflowInstance.Status
 class Fork(Workflow):
     """Two branches of two steps, one of them with a sleep."""
 
+    class Meta:
+        name = "gather-fork"
+
     log: list[str] = []
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
@@ -53,6 +56,9 @@ def test_branches_have_scopes_and_wait_together(stopped_clock: StoppedClock) -> 
 class Meeting(Workflow):
     """Bodies that wait for each other: they can only end in threads of their own."""
 
+    class Meta:
+        name = "gather-meeting"
+
     barrier = threading.Barrier(3)
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
@@ -71,6 +77,9 @@ def test_bodies_of_branches_run_at_once() -> None:
 
 class Failing(Workflow):
     """ENG-11: two of three branches fail."""
+
+    class Meta:
+        name = "gather-failing"
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
         try:

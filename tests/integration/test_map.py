@@ -21,6 +21,9 @@ S = WorkflowInstance.Status
 class Doubles(Workflow[int, Any]):
     """Items with values of their own."""
 
+    class Meta:
+        name = "map-doubles"
+
     ran: list[int] = []
 
     def run(self, event: WorkflowEvent[int], step: Step) -> Any:

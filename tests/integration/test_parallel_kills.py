@@ -66,6 +66,9 @@ def ended(instance: WorkflowInstance) -> WorkflowInstance:
 class Pairs(Workflow[int, Any]):
     """Branches of two steps, with random delays; the second is given the value of the first."""
 
+    class Meta:
+        name = "parallel-pairs"
+
     runs: list[tuple[str, str]] = []
     delay = random.Random(5)
 

@@ -94,6 +94,9 @@ def test_a_branch_that_waits_gives_its_place_up(stopped_clock: StoppedClock) -> 
 class Nested(Workflow):
     """Three levels, with steps, sleeps, a map and retries at the bottom."""
 
+    class Meta:
+        name = "parallel-nested"
+
     def run(self, event: WorkflowEvent, step: Step) -> Any:
         return self.level(step, 3)
 

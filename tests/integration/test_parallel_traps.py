@@ -203,6 +203,37 @@ def test_an_exit_in_a_branch_gives_the_instance_back(error: BaseException, neste
     assert all(status == "complete" for label, status in steps_of(instance) if "good" in label)
 
 
+@pytest.mark.parametrize("error", [Odd("strange"), GeneratorExit()])
+def test_a_branch_that_leaves_while_another_one_meets_the_stop_first(error: BaseException) -> None:
+    """The stop that one branch's exception is to the others comes to the group before the exception itself does."""
+    raised, met = threading.Event(), threading.Event()
+
+    class Nested(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather("outer", lambda: self.meets(step), lambda: self.inner(step))
+
+        def meets(self, step: Step) -> None:
+            raised.wait(20)
+            for number in range(2000):  # until the other branch has raised
+                try:
+                    step.do(f"work {number}", str, 1)
+                except BaseException:
+                    met.set()
+                    raise
+
+        def inner(self, step: Step) -> None:
+            step.gather("inner", lambda: self.raises(), lambda: step.do("long", met.wait, 20))
+
+        def raises(self) -> None:
+            raised.set()
+            raise error
+
+    instance = drained(Nested.create())
+    assert met.is_set() and (instance.status, instance.lease_token) == (
+        (S.QUEUED, None) if isinstance(error, GeneratorExit) else (S.ERRORED, None)
+    )
+
+
 @both_depths
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), GeneratorExit()])
 def test_the_same_inside_a_body_is_a_failed_attempt(error: BaseException, nested: bool) -> None:

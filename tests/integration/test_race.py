@@ -19,6 +19,9 @@ S = WorkflowInstance.Status
 class Paid(Workflow):
     """An event, a decision and a deadline race; an event that lost is there for the next wait."""
 
+    class Meta:
+        name = "race-paid"
+
     def run(self, event: WorkflowEvent, step: Step) -> Any:
         first = step.race(
             "outcome",

@@ -29,6 +29,9 @@ postgresql = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLit
 class Two(Workflow):
     """An approval and an event race; which of them lost can be waited for afterwards."""
 
+    class Meta:
+        name = "race-two"
+
     def run(self, event: WorkflowEvent, step: Step) -> Any:
         first = step.race(
             "first",
@@ -183,6 +186,9 @@ def test_a_commit_whose_answer_was_lost_decides_once(monkeypatch: pytest.MonkeyP
 class Slow(Workflow[str, str]):
     """A child that waits."""
 
+    class Meta:
+        name = "race-slow"
+
     def run(self, event: WorkflowEvent[str], step: Step) -> str:
         if event.params == "fails":
             raise ValueError("of the child")
@@ -191,6 +197,9 @@ class Slow(Workflow[str, str]):
 
 class Parent(Workflow[str, Any]):
     """A child races with a sleep and an event."""
+
+    class Meta:
+        name = "race-parent"
 
     def run(self, event: WorkflowEvent[str], step: Step) -> Any:
         try:
@@ -227,7 +236,7 @@ def test_a_child_wins(stopped_clock: StoppedClock) -> None:
 
 def test_a_child_that_fails_first_wins_with_its_error(stopped_clock: StoppedClock) -> None:
     name, message = after_a_minute(drained(Parent.create("fails")), stopped_clock)
-    assert name == "WorkflowFailed" and "slow/slow" in message
+    assert name == "WorkflowFailed" and "race-slow/slow" in message
 
 
 def test_a_child_that_loses_is_told_to_end(stopped_clock: StoppedClock) -> None:
@@ -280,7 +289,7 @@ def test_an_id_of_a_child_that_is_taken_fails_the_race(stopped_clock: StoppedClo
     Slow.create("x", instance_id="slow")
     name, _message = after_a_minute(drained(Parent.create("x")), stopped_clock)
     assert name == "InstanceAlreadyExists"
-    assert not PendingEvent.objects.filter(instance__workflow="parent", status="open").exists()
+    assert not PendingEvent.objects.filter(instance__workflow="race-parent", status="open").exists()
 
 
 def test_terminate_ends_a_race_with_all_that_it_waits_for(stopped_clock: StoppedClock) -> None:
