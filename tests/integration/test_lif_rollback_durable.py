@@ -23,18 +23,18 @@ from durableflow import (
     WorkflowEvent,
     drain,
 )
-from durableflow.engine import rollback_writes, shutdown, watcher
+from durableflow.engine import rollback_writes, shutdown
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.fence import Fence
 from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import ProcessDied
-from durableflow.models import ConcurrencyLimit, WorkflowInstance
+from durableflow.models import WorkflowInstance
 from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
 from tests.integration.eng_flows import workflow
 from tests.integration.lif_flows import MOMENTS, Saga, arm
-from tests.support.concurrency import Gate, Task, child, eventually, held, together
+from tests.support.concurrency import child, eventually, together
 from tests.support.engine import drained, history_of, types_of
 from tests.support.ledger import Ledger
 
@@ -199,240 +199,6 @@ def test_ten_deaths_block_it(stopped_clock: StoppedClock) -> None:
     assert row.steps.get(name="a").rollback_attempts == 11
 
 
-class Deploys:
-    """Programs of one workflow that are deployed one after the other."""
-
-    def __init__(self) -> None:
-        self.undone: list[str] = []
-        self.broken = True
-
-    def undo(self, undo: Undo[str]) -> None:
-        if self.broken and undo.context.name == "c":
-            raise OSError("c cannot be undone now")
-        self.undone.append(undo.context.name)
-
-    def deploy(self, *handled: str, extra: str = "", renamed: bool = False) -> type[Workflow[Any, Any]]:
-        def run(step: Step, log: list[str]) -> None:
-            if extra:
-                step.sleep(extra, 1)
-            for name in "abc":
-                handler = Rollback(self.undo, retries=Retries(limit=1, delay=60)) if name in handled else None
-                step.do(f"new {name}" if renamed and name == "b" else name, lambda: None, rollback=handler)
-            step.do("d", Saga.fail)
-
-        return workflow(run, [])
-
-
-def test_a_deploy_without_a_handler_and_back(stopped_clock: StoppedClock) -> None:
-    """Design 7: what today's code does not give is recorded as failed, with the cure; put back, ``retry()`` runs it alone."""
-    program = Deploys()
-    row = drained(program.deploy(*"abc").create())
-    assert (row.status, program.undone) == (S.ROLLING_BACK, []), "c's handler waits for its second attempt"
-    program.broken = False
-    program.deploy("a", "c")
-    stopped_clock.advance("1 minute")
-    drained(row)
-    assert program.undone == ["c", "a"]
-    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "failed", "failed": ["b-1"]})
-    error = row.steps.get(name="b").rollback_error
-    assert error["type"].endswith("HandlerMissing")
-    for part in ("'b-1'", row.label, "no rollback handler", "no money", "retry()"):
-        assert part in error["message"]
-    assert row.steps.get(name="b").rollback_attempts == 0
-    program.deploy(*"abc")
-    row.retry()
-    drained(row)
-    assert (program.undone, row.rollback) == (["c", "a", "b"], {"outcome": "complete", "failed": []})
-
-
-def test_a_deploy_that_does_not_reach_a_step(stopped_clock: StoppedClock) -> None:
-    """Reference 8: what the replay does not reach counts as failed; the message says where it stopped."""
-    program = Deploys()
-    row = drained(program.deploy(*"abc").create())
-    program.broken = False
-    program.deploy(*"abc", renamed=True)
-    stopped_clock.advance("1 minute")
-    drained(row)
-    assert (program.undone, row.rollback) == (["a"], {"outcome": "failed", "failed": ["c-1", "b-1"]})
-    program.deploy(*"abc")
-    row.retry()
-    drained(row)
-    assert (program.undone, row.rollback) == (["a", "c", "b"], {"outcome": "complete", "failed": []})
-
-
-def test_a_deploy_that_only_adds_a_step_undoes_nothing_more(stopped_clock: StoppedClock) -> None:
-    """A step that never started is not undone, and a handler that a deploy adds is for steps that start under it."""
-    program = Deploys()
-    program.broken = False
-    row = drained(program.deploy("a").create())
-    assert (program.undone, row.rollback) == (["a"], {"outcome": "complete", "failed": []})
-    program.undone.clear()
-    program.broken = True
-    row = drained(program.deploy("c").create())
-    program.broken = False
-    program.deploy(*"abc", extra="nap")
-    stopped_clock.advance("1 minute")
-    drained(row)
-    assert (program.undone, row.rollback) == ([], {"outcome": "failed", "failed": ["c-1"]}), (
-        "its replay ends at the nap"
-    )
-    program.deploy(*"abc")
-    row.retry()
-    drained(row)
-    assert (program.undone, row.rollback) == (["c"], {"outcome": "complete", "failed": []})
-
-
-def test_a_worker_that_does_not_know_the_workflow(stopped_clock: StoppedClock) -> None:
-    """ENG-13: it is held, the status stays; one that knows it goes on."""
-    program = Deploys()
-    row = drained(program.deploy("c").create())
-    program.broken = False
-    stopped_clock.advance("1 minute")
-    WorkflowInstance.objects.filter(pk=row.pk).update(workflow="elsewhere")
-    drained(row)
-    assert (row.status, row.hold) == (S.ROLLING_BACK, "unknown_workflow")
-    WorkflowInstance.objects.filter(pk=row.pk).update(workflow="sample")
-    stopped_clock.advance("1 hour")
-    drained(row)
-    assert (row.status, program.undone) == (S.ERRORED, ["c"])
-
-
-def test_a_handler_that_takes_too_long() -> None:
-    """Reference 8: a timeout of its own, per attempt, in the main thread."""
-    ended = threading.Event()
-
-    def undo(undo: Undo[str]) -> None:
-        undone.append(undo.output)
-        if len(undone) == 1:
-            ended.wait(30)
-
-    def run(step: Step, log: list[str]) -> None:
-        step.do("a", lambda: "A", timeout=600, rollback=Rollback(undo, retries=Retries(limit=1, delay=0), timeout=1))
-        step.do("b", Saga.fail)
-
-    undone: list[str | None] = []
-    row = drained(workflow(run, []).create())
-    assert (row.status, undone, row.rollback) == (S.ERRORED, ["A", "A"], {"outcome": "complete", "failed": []})
-    (first,) = history_of(row, "rollback_attempt_errored")
-    assert (
-        first["error"]["type"] == "durableflow.StepTimeout"
-        and "rollback handler of step 'a-1'" in first["error"]["message"]
-    )
-
-
-@pytest.mark.parametrize("limit", [0, 1])
-def test_a_handler_that_hangs_in_a_thread(limit: int) -> None:
-    """RET-04 for handlers: the watcher records the attempt and lets the instance go, another thread goes on."""
-    gate = Gate()
-
-    def undo(undo: Undo[str]) -> None:
-        undone.append(undo.output)
-        if undone == ["B"]:
-            gate.stop_here()
-
-    def run(step: Step, log: list[str]) -> None:
-        step.do("a", lambda: "A", rollback=undo)
-        step.do("b", lambda: "B", rollback=Rollback(undo, retries=Retries(limit=limit, delay=0), timeout=1))
-        step.do("c", Saga.fail)
-
-    undone: list[str | None] = []
-    row = workflow(run, []).create()
-    task = Task(lambda: drain(30))
-    gate.wait_until_reached()
-    eventually(lambda: WorkflowInstance.objects.filter(pk=row.pk, lease_token=None).exists(), "the attempt is recorded")
-    drained(row)
-    assert (row.status, undone) == (S.ERRORED, ["B", *["B"] * limit, "A"])
-    assert row.rollback == {"outcome": "complete" if limit else "failed", "failed": [] if limit else ["b-1"]}
-    before = types_of(row)
-    gate.open()
-    task.result()
-    row.refresh_from_db()
-    assert row.status == S.ERRORED and types_of(row) == before, "what it returns late is dropped"
-    (lost,) = history_of(row, "rollback_attempt_errored")
-    assert lost["error"]["type"] == "durableflow.StepTimeout"
-
-
-@pytest.mark.postgresql_only
-def test_the_end_of_run_meets_a_locked_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Design 4, "Executor exits": the thread is free, the watcher begins the rollback, and the next look goes on with it."""
-    ledger, held_up = Ledger(tmp_path / "ledger"), Gate()
-    row = Saga.create(str(ledger.path))
-    original = rollback_writes.begin
-    first = True
-
-    def begin(*args: Any) -> bool:
-        nonlocal first
-        if first:
-            first = False
-            held_up.stop_here()
-        return original(*args)
-
-    monkeypatch.setattr(rollback_writes, "begin", begin)
-    task = Task(lambda: drain(30))
-    held_up.wait_until_reached()
-    with held(row, lock="FOR NO KEY UPDATE"):
-        held_up.open()
-        task.result()  # returns although the row is locked
-        row.refresh_from_db()
-        assert (row.status, watcher.held()) == (S.RUNNING, 1)
-    eventually(lambda: watcher.held() == 0)
-    row.refresh_from_db()
-    assert (row.status, row.lease_token) == (S.ROLLING_BACK, None)
-    check(drained(row), ledger, "begun")
-
-
-def test_a_retry_delay_holds_no_slot(stopped_clock: StoppedClock) -> None:
-    """RET-12, design 7: a handler's retry delay costs nothing; its next attempt waits for a slot like any work."""
-    broken = [OSError("no")]
-
-    def undo(undo: Undo[str]) -> None:
-        log.append("undo")
-        if broken:
-            raise broken.pop()
-
-    class One(Workflow[Any, Any]):
-        class Meta:
-            max_concurrency = 1
-
-        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
-            if event.params == "other":
-                step.do("other", log.append, "other")
-                return
-            step.do("a", lambda: "A", rollback=Rollback(undo, retries=Retries(limit=1, delay=60)))
-            step.do("b", Saga.fail)
-
-    log: list[str] = []
-    row = drained(One.create())
-    assert (row.status, row.holds_slot) == (S.ROLLING_BACK, False)
-    assert drained(One.create("other")).status == S.COMPLETE
-    stopped_clock.advance(60)
-    drained(row)
-    assert (row.status, log) == (S.ERRORED, ["undo", "other", "undo"])
-    assert ConcurrencyLimit.objects.get().running == 0
-
-
-def test_news_do_not_shorten_a_retry_delay(stopped_clock: StoppedClock) -> None:
-    """RET-11 for handlers: what arrives in between wakes nobody for good."""
-    broken = [OSError("no")]
-
-    def undo(undo: Undo[str]) -> None:
-        log.append("undo")
-        WorkflowInstance.objects.filter(pk=row.pk).update(woken=True)
-        if broken:
-            raise broken.pop()
-
-    def run(step: Step, log: list[str]) -> None:
-        step.do("a", lambda: "A", rollback=Rollback(undo, retries=Retries(limit=1, delay=60)))
-        step.do("b", Saga.fail)
-
-    log: list[str] = []
-    row = workflow(run, log).create()
-    drained(row)
-    assert (row.status, log) == (S.ROLLING_BACK, ["undo"])
-    stopped_clock.advance(60)
-    assert (drained(row).status, log) == (S.ERRORED, ["undo", "undo"])
-
-
 def test_run_itself_fails_without_a_step() -> None:
     """A plain bug in ``run`` after its steps is an uncaught error like any other."""
 
@@ -443,35 +209,6 @@ def test_run_itself_fails_without_a_step() -> None:
     log: list[str] = []
     row = drained(workflow(run, log).create())
     assert (row.status, log) == (S.ERRORED, ["undo A NonRetryableError('bug')"])
-
-
-@pytest.mark.parametrize("recorded", [True, False])
-def test_the_database_was_away(recorded: bool, stopped_clock: StoppedClock) -> None:
-    """A step that has failed with a database error is undone like any. But where ``run`` itself cannot reach a database, nobody
-    knows yet which handlers there are: the rollback is tried again."""
-    away = not recorded
-
-    def fails() -> None:
-        raise OperationalError("the other database is away")
-
-    def run(step: Step, log: list[str]) -> None:
-        if away and log:
-            fails()
-        step.do("a", lambda: "A", rollback=Rollback(lambda undo: log.append("undo"), retries=0))
-        if recorded:
-            step.do("b", fails, retries=0)
-        log.append("run")
-        raise NonRetryableError("bug")
-
-    log: list[str] = []
-    row = drained(workflow(run, log).create())
-    if not recorded:
-        assert (row.status, row.give_backs, log) == (S.ROLLING_BACK, 1, ["run"])
-        away = False
-        stopped_clock.advance(5)
-        drained(row)
-    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
-    assert log[-1] == "undo"
 
 
 def test_the_answer_of_a_commit_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
