@@ -206,7 +206,7 @@ def test_an_exit_in_a_branch_gives_the_instance_back(error: BaseException, neste
 @pytest.mark.parametrize("error", [Odd("strange"), GeneratorExit()])
 def test_a_branch_that_leaves_while_another_one_meets_the_stop_first(error: BaseException) -> None:
     """The stop that one branch's exception is to the others comes to the group before the exception itself does."""
-    raised, met = threading.Event(), threading.Event()
+    started, raised, met = threading.Event(), threading.Event(), threading.Event()
 
     class Nested(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> Any:
@@ -222,9 +222,14 @@ def test_a_branch_that_leaves_while_another_one_meets_the_stop_first(error: Base
                     raise
 
         def inner(self, step: Step) -> None:
-            step.gather("inner", lambda: self.raises(), lambda: step.do("long", met.wait, 20))
+            step.gather("inner", lambda: step.do("long", self.long), lambda: self.raises())
+
+        def long(self) -> None:
+            started.set()
+            met.wait(20)
 
         def raises(self) -> None:
+            started.wait(20)
             raised.set()
             raise error
 
