@@ -311,9 +311,10 @@ class BodyRun(StepRun):
             self.record.wake_at = self._wake_at
             self.scope.lost(self._until(self._wake_at))
             return
+        # Other threads may be in branches of the instance: when they have stored what they do, it goes on elsewhere. The stop
+        # comes first: who enters one from now on gets no further than to its next durable call.
+        self.session.replay.stop = self.session.replay.stop or Unwind(GiveBack(stop=False))
         if self.session.branches.others(self.attempt.thread):
-            # Other threads are in branches of the instance; when they have stored what they do, it goes on elsewhere.
-            self.session.replay.stop = self.session.replay.stop or Unwind(GiveBack(stop=False))
             raise BranchesInFlight
         # In a transaction of its own, which may have to lock more than this row first. If the process dies in between,
         # a takeover sees by the token that the attempt is recorded.

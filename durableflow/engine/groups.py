@@ -198,7 +198,10 @@ class Group:
             self._lookouts += 1
             self._state.wait(self._pause())
             self._lookouts -= 1
-        self._look_for_news()
+        try:
+            self._look_for_news()
+        except LeaseLost:  # the calling thread was given up, or will find that out
+            return False
         return True
 
     def _look_for_news(self) -> None:

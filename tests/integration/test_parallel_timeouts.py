@@ -168,3 +168,29 @@ def test_without_retries_the_timeout_is_the_branchs_failure() -> None:
     assert "0.3 seconds" in instance.output
     gate.open()
     task.result()
+
+
+def test_a_stuck_caller_beside_a_branch_that_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """The helping thread that looks out for the waiting branch ends quietly when the instance is let go, and nothing of that
+    branch begins meanwhile."""
+    stuck, log = Stuck(), list[str]()
+
+    class Two(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather("two", lambda: step.do("stuck", stuck, **RETRIED), lambda: self.waits(step))
+
+        def waits(self, step: Step) -> Any:
+            step.wait_for_event("news", type="news", timeout=None)
+            return step.do("on", log.append, "on")
+
+    instance = Two.create()
+    with caplog.at_level(logging.WARNING, "durableflow"):
+        task = Task(lambda: drain(1))
+        stuck.gate.wait_until_reached()
+        eventually(lambda: drained(instance).status == S.WAITING and stuck.attempts == [1, 2], "it goes on elsewhere")
+        instance.send_event("news")
+        eventually(lambda: drained(instance).status == S.COMPLETE)
+        stuck.gate.open()
+        task.result()
+    assert (instance.output, log) == (("attempt 2", None), ["on"])
+    assert "ends by an error of the engine" not in caplog.text

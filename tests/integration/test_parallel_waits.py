@@ -227,3 +227,41 @@ def test_nobody_leaves_while_another_thread_looks_for_what_has_arrived(monkeypat
     task.result()
     deliver.result()
     assert drained(instance).output == (None, 1)
+
+
+def test_notify_in_a_branch_is_a_body_of_that_branch() -> None:
+    """It runs beside the bodies of others, with the wait's retries; a wait that nobody could be told of fails its own branch
+    alone."""
+    told: list[str] = []
+    gate = Gate()
+
+    def tell(pending: PendingEvent) -> None:
+        told.append(pending.name)
+        if pending.name == "deaf":
+            raise OSError("no mail")
+
+    class Tells(Workflow):
+        class Meta:
+            step_retries = Retries(limit=1, delay=0)
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            found = step.gather(
+                "three",
+                lambda: step.do("long", gate.stop_here),
+                lambda: step.wait_for_approval("heard", timeout=None, notify=tell).approved,
+                lambda: step.wait_for_approval("deaf", timeout=None, notify=tell).approved,
+                return_exceptions=True,
+            )
+            return [str(one) if isinstance(one, Exception) else one for one in found]
+
+    instance = Tells.create()
+    task = Task(lambda: drain(1))
+    gate.wait_until_reached()
+    eventually(lambda: ("three-1[3]/deaf-1", "failed") in steps_of(instance), "its retries are over")
+    assert not task.done and sorted(told) == ["deaf", "deaf", "heard"]
+    gate.open()
+    task.result()
+    assert dict(PendingEvent.objects.values_list("name", "status")) == {"heard": "open", "deaf": "cancelled"}
+    PendingEvent.objects.get(name="heard").reject(by=None)
+    instance = drained(instance)
+    assert instance.status == S.COMPLETE and instance.output == [None, False, "no mail"]
