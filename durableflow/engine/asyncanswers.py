@@ -11,19 +11,17 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from contextvars import copy_context
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
-
-from asgiref import sync as asgiref_sync
 
 from durableflow.core import atomicity
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
 from durableflow.engine.asynccalls import Calls, DurableCall, drop, turn_of
 from durableflow.engine.desk import Desk, Turn
 from durableflow.engine.execution import Execution
+from durableflow.engine.handover import adopt_locals
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.loop import Loop
 from durableflow.engine.replay import Scope
@@ -299,10 +297,3 @@ class Answers:
             self._loop.kept_by(),
             extra={"instance": self._execution.lease.pk},
         )
-
-
-def adopt_locals() -> None:
-    """asgiref's ``Local`` keeps what another thread has set apart, unless it is handed over: Django's language and time zone."""
-    restore = getattr(asgiref_sync, "_restore_context", None)
-    if restore is not None:
-        restore(copy_context())

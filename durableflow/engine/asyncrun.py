@@ -19,12 +19,13 @@ from asgiref.sync import AsyncToSync, SyncToAsync, ThreadSensitiveContext
 from durableflow.authoring.context import set_current_step
 from durableflow.core.exceptions import InvalidDurableCall
 from durableflow.engine.abandonment import stack_of
-from durableflow.engine.asyncanswers import LOOK, adopt_locals
+from durableflow.engine.asyncanswers import LOOK
 from durableflow.engine.asyncbody import CANCEL_SECONDS, AsyncBodyRun, current_body
 from durableflow.engine.asyncjobs import InstanceThread, Job
 from durableflow.engine.asyncruntime import AsyncRuntime, given_up
 from durableflow.engine.desk import Desk
 from durableflow.engine.execution import Execution
+from durableflow.engine.handover import adopt_locals
 from durableflow.engine.loop import Loop, LoopThread
 from durableflow.engine.unwind import Drop, Unwind
 

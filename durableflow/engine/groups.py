@@ -25,6 +25,7 @@ from durableflow.core import atomicity
 from durableflow.core.exceptions import InvalidDurableCall
 from durableflow.engine import scopes, watcher
 from durableflow.engine.branches import branches
+from durableflow.engine.handover import adopt_locals
 from durableflow.engine.journal import Identity
 from durableflow.engine.replay import Scope, swallowed
 from durableflow.engine.session import Session
@@ -246,6 +247,7 @@ class Group:
             branch.scope, threading.get_ident(), list(connections.all()), only=branch.only
         )
         if helping:
+            adopt_locals()
             scope.lost = partial(self._lost, branch, turn, scope, threading.current_thread())
         elif self._scope.lost is not None:
             scope.lost = partial(self._lost_caller, branch, turn, scope)

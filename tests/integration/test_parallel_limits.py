@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from django.db import connection, connections
+from django.utils import timezone, translation
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
 from durableflow.engine.branches import branches
@@ -187,6 +188,41 @@ def test_context_variables_reach_the_branches_and_do_not_come_back() -> None:
         ["run", ["b", "inside"], "b"],
         "run",
     ]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_every_branch_has_the_language_and_the_time_zone_of_run(nested: bool) -> None:
+    """Django keeps them for a thread; which thread a branch is in must not tell. What one branch sets, no other one sees."""
+    meet = threading.Barrier(2)
+
+    class Locale(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            with translation.override("de"), timezone.override("Europe/Berlin"):
+                if nested:
+                    found = step.gather("outer", lambda: self.fork(step))[0]
+                else:
+                    found = self.fork(step)
+                return [*found, self.seen()]
+
+        def fork(self, step: Step) -> Any:
+            return step.gather("both", lambda: self.branch(step, "fr"), lambda: self.branch(step, "es"))
+
+        def branch(self, step: Step, language: str) -> Any:
+            before = self.seen()
+            inside = step.do("inside", self.inside)
+            translation.activate(language)
+            return [before, inside]
+
+        def inside(self) -> list[str | None]:
+            meet.wait(20)
+            return self.seen()
+
+        def seen(self) -> list[str | None]:
+            return [translation.get_language(), timezone.get_current_timezone_name()]
+
+    want = ["de", "Europe/Berlin"]
+    assert drained(Locale.create()).output == [[want, want], [want, want], want]
+    assert translation.get_language() == "en"
 
 
 @pytest.fixture
