@@ -52,7 +52,8 @@ async def settle(
     run: Asker, made: DurableCall, scope: Scope, identity: Identity, record: Record | None, call: GatherCall | MapCall
 ) -> Any:
     """What the group returns or raises, as in a plain ``run``."""
-    turn = Turn.VALUE if record is not None and record.finished else Turn.NEW
+    # A dry replay looks into what has begun before a recorded failure cuts it off: there may be something to undo.
+    turn = Turn.VALUE if record is not None and (record.finished or run.execution.dry) else Turn.NEW
     begin = partial(_begin, run.execution, scope, identity, call)
     plan = await run.ask(made, turn, scope, identity, record, begin)
     while True:

@@ -50,6 +50,8 @@ class AsyncRuntime:
         what = f"{call.kind} {call.name!r}"
         scope, path = self.calls.guard(what)
         identity, record = self.calls.reserve(scope, path, call)
+        if self.execution.dry:
+            self.execution.made(identity, call)
         noted = self.calls.noted(what, scope, identity, call)
         if noted is not None:
             return noted

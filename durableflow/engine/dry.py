@@ -45,14 +45,18 @@ class Dry(Execution):
         if call.kind == StepKind.PATCH:
             return
         known = self.replay.records.get(identity)
+        self.made(identity, call)
+        if known is None or not (known.finished or call.kind in GROUPS):
+            self.replay.meet(scope, identity)  # raises where the program has changed
+            self._stop_at(scope, identity, known)
+
+    def made(self, identity: Identity, call: calls.Call) -> None:
+        """Take its handlers when it is made: a task that a sibling's recorded failure cancels never comes to its answer."""
         if isinstance(call, calls.DoCall) and call.rollback is not None:
             self.handlers[identity] = call.rollback
         if isinstance(call, MapCall) and call.rollback is not None:
             for number in range(1, len(call.items) + 1):
                 self.handlers[Identity(inner(identity), StepKind.DO.value, call.name, number)] = call.rollback
-        if known is None or not (known.finished or call.kind in GROUPS):
-            self.replay.meet(scope, identity)  # raises where the program has changed
-            self._stop_at(scope, identity, known)
 
     def _stop_at(self, scope: Scope, identity: Identity, known: Record | None) -> None:
         if known is None:

@@ -84,6 +84,9 @@ class Execution(Session):
     def note(self, scope: Scope, identity: Identity, call: calls.Call) -> None:
         """Told of each call whose branches others settle."""
 
+    def made(self, identity: Identity, call: calls.Call) -> None:
+        """Told of each call of an ``async def run`` when it is made, in a dry replay."""
+
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """Answer a call whose identity is reserved."""
         entrant = scope.entrant

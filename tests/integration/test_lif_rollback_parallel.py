@@ -377,3 +377,37 @@ def test_an_async_handler_in_the_testing_kit(workflows: Harness) -> None:
     row = workflows.run(workflow(run, []))
     assert (row.status, row.rollback, UNDONE) == (S.ERRORED, {"outcome": "complete", "failed": []}, [("a-1", "mocked")])
     assert [group.name for group in Group.objects.all()] == ["mocked"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_task_that_a_sibling_cuts_off() -> None:
+    """Design 7: an interrupted step is undone. What cancelled its task comes again in the replay for the handlers, before the call
+    has an answer: also deeper in a task, in a branch, and for the items of a map."""
+
+    async def hangs(item: Any = None) -> None:
+        begun.add(item)
+        await asyncio.sleep(PATIENCE)
+
+    async def fails_then() -> None:
+        while len(begun) < 4:
+            await asyncio.sleep(0.01)
+        raise NonRetryableError("no money")
+
+    class CutOff(Workflow[Any, Any]):
+        async def run(self, event: WorkflowEvent[Any], step: AsyncStep) -> None:
+            async def deeper() -> None:
+                await step.do("first", lambda: "FIRST", rollback=note)
+                await step.do("b", hangs, "b", rollback=note)
+
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(deeper())
+                tasks.create_task(step.gather("both", lambda: step.do("c", hangs, "c", rollback=note)))
+                tasks.create_task(step.map("each", hangs, [1, 2], rollback=note))
+                tasks.create_task(step.do("a", fails_then))
+
+    begun: set[Any] = set()
+    row = drained(CutOff.create())
+    assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+    order = [f"{step.name}-{step.count}" for step in row.steps.filter(kind="do").order_by("-seq") if step.name != "a"]
+    assert [label for label, _ in UNDONE] == order
+    assert dict(UNDONE) == {"first-1": "FIRST", "b-1": None, "c-1": None, "each-1": None, "each-2": None}
