@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from logging import LoggerAdapter
 from typing import Any, NoReturn
 
 from durableflow.authoring import calls
@@ -18,6 +19,7 @@ from durableflow.engine import replacement
 from durableflow.engine.execution import Execution
 from durableflow.engine.journal import CANCELLED, Identity, Record
 from durableflow.engine.lease import Claim
+from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.program import run_program
 from durableflow.engine.replay import Scope
 from durableflow.engine.scopes import inner
@@ -65,6 +67,11 @@ class Dry(Execution):
 
     def _give_up(self, error: Exception) -> NoReturn:
         replacement.end(replacement.STUCK, str(error))
+
+    @property
+    def logger(self) -> LoggerAdapter[Any]:
+        """Silent: whoever executes the instance writes its lines."""
+        return ReplayLogger(self.claim, lambda: True)
 
     def check_alive(self) -> None:
         """A dry replay has no end but its own."""

@@ -53,7 +53,8 @@ class Break:
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """An instance that today's code can replay, as far as can be known. ``met`` of its ``recorded`` calls were met; ``inserted``: new
-    calls, which would run; ``unchecked``: recorded calls behind ``needed``, whose value nobody knows yet."""
+    calls, which would run; ``unchecked``: recorded calls behind ``needed``, whose value nobody knows yet; ``unhandled``: steps
+    that began with a rollback handler and have none in today's code: a rollback would fail there."""
 
     workflow: str
     instance_id: str
@@ -63,6 +64,7 @@ class Fit:
     inserted: tuple[str, ...] = ()
     needed: str = ""
     unchecked: int = 0
+    unhandled: tuple[str, ...] = ()
 
     @property
     def note(self) -> str:
@@ -74,6 +76,9 @@ class Fit:
             calls = "call after it was" if self.unchecked == 1 else "calls after it were"
             behind = f"run() depends on the value of {self.needed}, which is not known here"
             told.append(f"{behind if self.needed else 'behind that'}: {self.unchecked} recorded {calls} not checked")
+        if self.unhandled:
+            names = ", ".join(self.unhandled[:MOST_TOLD]) + (", ..." if len(self.unhandled) > MOST_TOLD else "")
+            told.append(f"no rollback handler any more for {names}: a rollback would fail there; put rollback= back")
         return "; ".join(told)
 
     def __str__(self) -> str:
@@ -217,6 +222,18 @@ def _fit(recorded: RecordedRun, dry: DryRun, *, cut: bool) -> Fit:
         inserted=tuple(_call(identity) for identity in dry.new) if recorded.status not in FINISHED else (),
         needed=needed,
         unchecked=len(behind),
+        unhandled=() if recorded.status in FINISHED else _unhandled(own, dry),
+    )
+
+
+def _unhandled(records: list[Record], dry: DryRun) -> tuple[str, ...]:
+    begun = [record for record in records if record.met and record.config is not None]
+    return tuple(
+        _call(record.identity)
+        for record in begun
+        if record.identity.kind == StepKind.DO
+        and record.identity not in dry.handlers
+        and codec.loads(record.config or "{}").get("rollback")
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group
-from django.core.management import call_command, execute_from_command_line
+from django.core.management import CommandError, call_command, execute_from_command_line
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
@@ -214,3 +215,43 @@ def test_it_waits_for_nobody() -> None:
     finally:
         gate.open()
         holder.result()
+
+
+def test_a_folder_that_cannot_be_is_wrong_use(tmp_path: Path) -> None:
+    """Status 1 would say that something breaks."""
+    drained(deployed(recorded, name="one").create(instance_id="a"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match="nothing can be written into") as wrong:
+        checked("--save", str(tmp_path / "file"))
+    assert wrong.value.returncode == 2
+
+
+def test_lines_of_the_workflow_are_not_written(caplog: pytest.LogCaptureFixture) -> None:
+    """OPS-02: whoever executes the instance writes them."""
+    caplog.set_level(logging.DEBUG)
+
+    def told(step: Step) -> None:
+        step.do("first", lambda: None)
+        step.logger.info("the first is done")
+        step.sleep("nap", "1 hour")
+
+    drained(deployed(told, name="one").create(instance_id="a"))
+    assert caplog.text.count("the first is done") == 1
+    assert checked("--status", "waiting")[0] == 0
+    assert caplog.text.count("the first is done") == 1
+
+
+def test_a_handler_that_is_gone_is_told() -> None:
+    """Design 7: a rollback would fail there, and nobody would know before."""
+
+    def run(step: Step, **options: Any) -> None:
+        step.do("book", lambda: "b1", **options)
+        step.sleep("nap", "1 hour")
+
+    drained(deployed(lambda step: run(step, rollback=lambda undo: None), name="one").create(instance_id="a"))
+    assert "rollback handler" not in checked()[1]
+    deployed(run, name="one")
+    status, out = checked()
+    assert status == 0
+    assert "no rollback handler any more for do 'book-1'" in out
+    assert json.loads(checked("--json")[1])["fits"][0]["unhandled"] == ["do 'book-1'"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -83,12 +84,13 @@ class CheckReplay(Verb):
         """Print what was found; leaves by SystemExit unless all fits. CommandError for what does not exist."""
         require(database(), "durableflow")
         found = Found(unknown={} if options["instance_id"] else unknown(options["workflow"]))
+        folder = None if options["save"] is None else folder_for(options["save"])
         for row in self._rows(**options):
             recorded = recorded_run(row)
             with undone():
                 add(found, check(recorded))
-            if options["save"]:
-                save(recorded, Path(options["save"]))
+            if folder is not None:
+                save(recorded, folder)
         if options["json"]:
             self.stdout.write(json.dumps(as_dict(found), ensure_ascii=False))
         else:
@@ -114,6 +116,18 @@ class CheckReplay(Verb):
         statuses = options["status"] or sorted(ACTIVE)
         for each in [cls] if cls is not None else [] if name else [known for _name, known in registry.items()]:
             yield from newest(each, statuses, options["limit"])
+
+
+def folder_for(path: str) -> Path:
+    """The folder for saved runs, made where it is missing. CommandError where that cannot be."""
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CommandError(f"--save: nothing can be written into {path!r}: {reason}.", returncode=WRONG_USE) from error
 
 
 def rows_of(workflow: Any) -> Any:
