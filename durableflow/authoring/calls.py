@@ -14,6 +14,7 @@ from django.db import models
 from django.forms import Form
 from django.utils.functional import Promise
 
+from durableflow.authoring.signatures import check_one_argument
 from durableflow.authoring.undo import AnyRollback, coerce_rollback
 from durableflow.core.durations import TEN_YEARS, parse_duration
 from durableflow.core.exceptions import InvalidConfig, LimitExceeded
@@ -213,6 +214,8 @@ def _timeout(name: str, timeout: Any) -> Any:
 def _notify(name: str, notify: Any) -> Any:
     if notify is not None and not callable(notify):
         raise InvalidConfig(f"step {name!r}: notify must be callable, not {notify!r}.", step=name, field="notify")
+    if notify is not None:
+        checked(name, "notify", check_one_argument, notify, "notify", "the pending event")
     return notify
 
 

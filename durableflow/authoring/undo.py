@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from durableflow.authoring.context import StepContext
+from durableflow.authoring.signatures import check_one_argument
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.retries import Retries
 
@@ -64,6 +65,7 @@ def coerce_rollback(given: object) -> AnyRollback:
         raise ValueError(
             f"rollback must be a function of one argument, the Undo, or Rollback(function, ...), not {rollback.handler!r}."
         )
+    check_one_argument(rollback.handler, "rollback", "the Undo")
     retries = Retries.coerce(rollback.retries)
     if rollback.timeout is None:
         return replace(rollback, retries=retries)

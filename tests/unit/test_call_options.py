@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from django.utils.translation import gettext_lazy
 
+from durableflow import Rollback
 from durableflow.authoring.calls import approval_call, do_call, event_call, sleep_call
 from durableflow.core.exceptions import InvalidConfig, LimitExceeded
 
@@ -75,3 +77,59 @@ def test_flags_are_true_or_false() -> None:
     assert caught.value.field == "allow_requester"
     with pytest.raises(InvalidConfig, match=r"^step 'charge': atomic must be True or False, not 1"):
         do_call("charge", int, (), atomic=1)
+
+
+class Handlers:
+    """What may handle, and what cannot."""
+
+    def one(self, undo: Any) -> None:
+        """Takes one."""
+
+    def none(self) -> None:
+        """Takes none."""
+
+    def __call__(self, undo: Any, more: int = 0) -> None:
+        """Takes one, or two."""
+
+
+def nothing() -> None:
+    """Takes none."""
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [nothing, lambda output, error: None, lambda *, undo: None, Handlers().none, Handlers.one, partial(nothing)],
+)
+def test_a_function_that_could_not_be_called(handler: Any) -> None:
+    """RET-09: heard of at the call, not when there is something to undo, or somebody to tell. Twice: what is known is not known
+    to be good."""
+    for _ in range(2):
+        for given in (handler, Rollback(handler)):
+            with pytest.raises(
+                InvalidConfig, match=r"^step 'a': rollback must be a function of one argument, the Undo; "
+            ) as caught:
+                do_call("a", nothing, (), rollback=given)
+            assert caught.value.field == "rollback"
+        with pytest.raises(
+            InvalidConfig, match=r"^step 'a': notify must be a function of one argument, the pending event"
+        ):
+            event_call("a", "a", None, handler)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Handlers().one,
+        Handlers(),
+        lambda undo, more=1: None,
+        lambda *args: None,
+        partial(Handlers.one, Handlers()),
+        [].append,
+        print,
+    ],
+)
+def test_functions_that_can_be_called(handler: Any) -> None:
+    for _ in range(2):
+        rollback = do_call("a", nothing, (), rollback=handler).rollback
+        assert rollback is not None and rollback.handler is handler
+        assert event_call("a", "a", None, handler).notify is handler
