@@ -18,10 +18,10 @@ from durableflow.core.exceptions import InvalidConfig
 from durableflow.engine import scopes
 from durableflow.engine.asyncbody import CANCEL_SECONDS
 from durableflow.engine.asynccalls import Calls, DurableCall
+from durableflow.engine.branch import Branch
 from durableflow.engine.desk import Turn
 from durableflow.engine.execution import Execution
 from durableflow.engine.gathering import Plan, plan_gather, plan_map
-from durableflow.engine.groups import Branch
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.replay import Scope
 from durableflow.engine.seats import Places, Seat, current_seat

@@ -17,7 +17,8 @@ from durableflow.core.exceptions import NonDeterminismError
 from durableflow.core.statuses import StepKind
 from durableflow.engine import scopes
 from durableflow.engine.bodyoptions import options_of
-from durableflow.engine.groups import Branch, Group
+from durableflow.engine.branch import Branch
+from durableflow.engine.groups import Group
 from durableflow.engine.journal import COMPLETE, FAILED, PENDING, Identity, Record
 from durableflow.engine.replay import Scope
 from durableflow.engine.session import Session

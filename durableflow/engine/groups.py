@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from enum import Enum
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -21,9 +19,10 @@ from typing import Any, Final, NoReturn
 
 from django.db import connections
 
-from durableflow.core import atomicity
+from durableflow.core import atomicity, clock
 from durableflow.core.exceptions import InvalidDurableCall
 from durableflow.engine import scopes, watcher
+from durableflow.engine.branch import Branch, State
 from durableflow.engine.branches import branches
 from durableflow.engine.handover import adopt_locals
 from durableflow.engine.journal import Identity
@@ -33,32 +32,6 @@ from durableflow.engine.unwind import Block, Drop, GiveBack, LeaseLost, ProcessD
 
 LOOK: Final = 0.1
 """Seconds between two looks for a stop, and for what has arrived, while others are in their bodies."""
-
-
-class State(Enum):
-    """ready -> running -> done; or running -> parked -> ready."""
-
-    READY = "ready"
-    RUNNING = "running"
-    PARKED = "parked"
-    DONE = "done"
-
-
-@dataclass(eq=False)
-class Branch:
-    """One branch. ``run``: makes one pass over it in the scope it is given. ``turn``: which pass this is; the outcome of an
-    earlier one, whose thread was given up, comes too late. ``heard``: what had arrived when this pass began
-    (``Session.news``). ``wake_at`` of a parked one: None for until something arrives."""
-
-    scope: str
-    run: Callable[[Scope], Any]
-    only: Identity | None = None
-    state: State = State.READY
-    turn: int = 0
-    heard: int = 0
-    value: Any = None
-    error: Exception | None = None
-    wake_at: datetime | None = None
 
 
 class Group:
@@ -171,7 +144,11 @@ class Group:
 
     def _park(self, branch: Branch) -> None:
         self._parked.add(branch)
+        asked, branch.asked = branch.asked, branch.wake_at
         if branch.wake_at is not None:
+            if branch.wake_at == asked and clock.stopped() is None:
+                # It was looked at then, and too early by the database's clock, which somebody has set back.
+                branch.wake_at = max(branch.wake_at, self._session.claim.db_now() + timedelta(seconds=LOOK))
             heappush(self._due, (branch.wake_at, next(self._tie), branch))
 
     def _wait(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
 from durableflow.engine import endings
+from durableflow.engine.waits import Answer
 from durableflow.models import PendingEvent, WorkflowInstance
 from tests.support.concurrency import Gate, Task, eventually
 from tests.support.engine import drained, steps_of
@@ -265,3 +267,36 @@ def test_notify_in_a_branch_is_a_body_of_that_branch() -> None:
     PendingEvent.objects.get(name="heard").reject(by=None)
     instance = drained(instance)
     assert instance.status == S.COMPLETE and instance.output == [None, False, "no mail"]
+
+
+def test_a_clock_that_was_set_back_does_not_make_a_branch_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the clock of the database its deadline has not come, by what this execution knows it has: it looks again, in time."""
+    from durableflow.engine import execution
+
+    looks: list[int] = []
+    gate = Gate()
+    attend = execution.attend
+
+    def too_early(lease: Any, claim: Any, record: Any, call: Any) -> Any:
+        looks.append(1)
+        answer = attend(lease, claim, record, call)
+        return Answer(answer.pending_event, wake_at=answer.wake_at or claim.now)
+
+    monkeypatch.setattr(execution, "attend", too_early)
+
+    class Early(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.gather(
+                "two",
+                lambda: step.do("long", gate.stop_here),
+                lambda: step.wait_for_event("news", type="news", timeout=None),
+            )
+
+    Early.create()
+    task = Task(lambda: drain(0))
+    gate.wait_until_reached()
+    began = time.monotonic()
+    eventually(lambda: time.monotonic() - began > 0.5)
+    assert 2 <= len(looks) <= 2 + 10 * (time.monotonic() - began)
+    gate.open()
+    task.result()
