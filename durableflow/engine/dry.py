@@ -70,8 +70,8 @@ class Dry(Execution):
 
     @property
     def logger(self) -> LoggerAdapter[Any]:
-        """Silent: whoever executes the instance writes its lines."""
-        return ReplayLogger(self.claim, lambda: True)
+        """Silent: whoever executes the instance writes its lines. Rollback handlers, which run after the replay, may speak."""
+        return ReplayLogger(self.claim, lambda: self.dry)
 
     def check_alive(self) -> None:
         """A dry replay has no end but its own."""

@@ -1,4 +1,4 @@
-"""A rollback beside everything else: timeouts, locked rows, slots, news, stops (design 4, 6, 7)."""
+"""A rollback beside everything else: timeouts, locked rows, slots, news, logs (design 4, 6, 7)."""
 
 from __future__ import annotations
 
@@ -157,3 +157,18 @@ def test_news_do_not_shorten_a_retry_delay(stopped_clock: StoppedClock) -> None:
     assert (row.status, log) == (S.ROLLING_BACK, ["undo"])
     stopped_clock.advance(60)
     assert (drained(row).status, log) == (S.ERRORED, ["undo", "undo"])
+
+
+def test_lines_of_run_are_written_once_and_those_of_a_handler_too(caplog: pytest.LogCaptureFixture) -> None:
+    """OPS-02: the replay that finds the handlers is silent, the handlers are not."""
+
+    def run(step: Step, log: list[str]) -> None:
+        logger = step.logger
+        logger.warning("begins")
+        step.do("a", lambda: "A", rollback=lambda undo: (logger.warning("undoes a"), step.logger.warning("really")))
+        logger.warning("goes on")
+        step.do("b", Saga.fail)
+
+    drained(workflow(run, []).create())
+    lines = [record.message for record in caplog.records if record.name == "durableflow.workflow.sample"]
+    assert lines == ["begins", "goes on", "undoes a", "really"]
