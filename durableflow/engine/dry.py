@@ -11,7 +11,7 @@ from logging import LoggerAdapter
 from typing import Any, NoReturn
 
 from durableflow.authoring import calls
-from durableflow.authoring.group_calls import MapCall
+from durableflow.authoring.group_calls import MapCall, RaceCall
 from durableflow.authoring.undo import AnyRollback
 from durableflow.core import atomicity
 from durableflow.core.statuses import StepKind
@@ -21,6 +21,7 @@ from durableflow.engine.journal import CANCELLED, Identity, Record
 from durableflow.engine.lease import Claim
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.program import run_program
+from durableflow.engine.racing import check_names
 from durableflow.engine.replay import Scope
 from durableflow.engine.scopes import inner
 from durableflow.engine.unwind import Block, Suspend, Unwind
@@ -50,6 +51,8 @@ class Dry(Execution):
         self.made(identity, call)
         if known is None or not (known.finished or call.kind in GROUPS):
             self.replay.meet(scope, identity)  # raises where the program has changed
+            if known is not None and isinstance(call, RaceCall):
+                check_names(self, identity, known, list(call.branches))
             self._stop_at(scope, identity, known)
 
     def made(self, identity: Identity, call: calls.Call) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from durableflow import InvalidConfig, Retries, Step, Workflow, WorkflowEvent
 from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.testing import ReplayBroken, replay_check
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained, noted, steps_of
 
@@ -273,3 +274,29 @@ def test_a_rollback_finds_its_handlers_beyond_a_race(stopped_clock: StoppedClock
     early.terminate(rollback=True)
     assert (drained(early).status, undone) == (S.TERMINATED, ["before"])
     assert not PendingEvent.objects.filter(status="open").exists()
+
+
+def test_recorded_races_are_checked_against_todays_code(stopped_clock: StoppedClock) -> None:
+    """A race that is not decided must have the same branches; a decided one needs its winner."""
+    names = ["a", "b"]
+
+    class Checked(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            branches = {name: (lambda n=name: step.sleep(n, 60 if n == "a" else 90)) for name in names}
+            first = step.race("first", **branches)
+            step.wait_for_event("news", type="news", timeout=None)
+            return first.name
+
+    instance = drained(Checked.create())
+    assert replay_check(instance).fits
+    names[:] = ["a", "c"]
+    with pytest.raises(ReplayBroken, match="began with the branches a, b"):
+        replay_check(instance)
+    names[:] = ["a", "b"]
+    stopped_clock.advance("1 minute")
+    instance = drained(instance)
+    names[:] = ["c", "a"]
+    assert replay_check(instance).fits
+    names[:] = ["c", "b"]
+    with pytest.raises(ReplayBroken, match="'a' has won"):
+        replay_check(instance)
