@@ -154,6 +154,23 @@ def test_an_error_of_the_parent_ends_its_children() -> None:
     assert set(statuses(children).values()) == {S.TERMINATED}
 
 
+def test_code_that_fails_before_it_comes_to_its_children_ends_them_too() -> None:
+    """Case CHD-04: a deploy has broken the program; what the journal holds is enough to know of them."""
+    broken = [False]
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        if broken[0]:
+            raise ValueError("no")
+        step.run_workflow("child", Child, {"wait": 1})
+
+    row = flow(run).create()
+    drain(5)
+    broken[0] = True
+    row.send_event("anything")
+    drain(5)
+    assert (fresh(row).status, child_of(row).status) == (S.ERRORED, S.TERMINATED)
+
+
 def test_a_parent_that_completes_ends_the_children_it_started_so() -> None:
     """Design 7: started ones follow ``on_parent_end``."""
 
