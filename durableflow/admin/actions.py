@@ -17,7 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durableflow.admin.base import ReadOnlyAdminMixin
-from durableflow.admin.verbs import VERBS, ReasonForm, Verb, plan
+from durableflow.admin.verbs import VERBS, ReasonForm, Verb, about, plan
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.models import WorkflowInstance
 from durableflow.models.permissions import OPERATE, holds, possible
@@ -59,6 +59,7 @@ class VerbsMixin(ReadOnlyAdminMixin):
         instance = self.visible(request, object_id)
         if not self.has_operate_permission(request, instance):
             raise PermissionDenied
+        verb = about(verb, instance)
         form = verb.form(request.POST if request.method == "POST" else None)
         if not possible(verb.name, instance):
             return self._verb_page(request, instance, verb, form, problem=verb.fits, status=409)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
@@ -106,6 +106,20 @@ VERBS: Final[dict[str, Verb]] = {
         ),
     )
 }
+
+
+def about(verb: Verb, instance: WorkflowInstance) -> Verb:
+    """The verb in the words that fit this instance."""
+    if verb.name == "retry" and isinstance(instance.rollback, dict):
+        return replace(
+            verb,
+            question=_("Try again to undo what is left?"),
+            effect=_(
+                "Only the rollback handlers that failed run again, with a fresh number of retries. Then it ends as before."
+            ),
+            done=_("The rollback handlers that failed run again."),
+        )
+    return verb
 
 
 @dataclass

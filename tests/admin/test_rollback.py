@@ -100,8 +100,16 @@ def test_the_page_tells_of_a_retry_delay(login, operator) -> None:
 def test_retry_runs_failed_handlers(login, operator, status) -> None:
     instance = undone(status=status)
     client, address = login(operator), verb_url("retry", instance)
-    assert "Rollback handlers run again: hotel-1" in text_of(client.get(address))
-    client.post(address, {})
+    page = text_of(client.get(address))
+    for part in (
+        "Try again to undo what is left?",
+        "Rollback handlers run again: hotel-1",
+        "no step runs forward again",
+    ):
+        assert part in page
+    assert "failed step" not in page
+    response = client.post(address, {}, follow=True)
+    assert messages_of(response) == ["The rollback handlers that failed run again."]
     instance.refresh_from_db()
     assert (instance.status, instance.rollback) == (S.ROLLING_BACK, None)
     assert [step.rollback_status for step in instance.steps.order_by("seq")] == ["complete", "pending"]
