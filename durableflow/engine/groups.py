@@ -60,6 +60,7 @@ class Group:
         self._fatal: BaseException | None = None
         self._over = False
         self._caller_lost = False
+        self._mine: tuple[Branch, int] | None = None
         self._context = contextvars.copy_context()
         # Nobody helps where nobody looks after bodies in other threads (the testing kit).
         self._helped = not (session.dry or replayed) and watcher.current(session.lease) is not None
@@ -69,13 +70,15 @@ class Group:
         where that cannot be."""
         try:
             while True:
-                branch = self._take()
+                branch = self._take(mine=True)
                 if branch is not None:
                     self._run(branch, helping=False)
                 elif not self._wait():
                     break
         except BaseException as error:
             self._fail(error)
+            if self._mine is not None:  # a signal may have hit between any two lines
+                self._settled(*self._mine, State.DONE)
         finally:
             self._leave_no_thread()
         if self._caller_lost:
@@ -98,12 +101,14 @@ class Group:
 
     # What to run ------------------------------------------------------------------------------------------------------
 
-    def _take(self) -> Branch | None:
-        """The next branch that may run, which the caller runs now."""
+    def _take(self, *, mine: bool = False) -> Branch | None:
+        """The next branch that may run, which the caller runs now. ``mine``: that is the thread that settles the group."""
         with self._state:
             if self._over or self._fatal is not None or not self._may_take():
                 return None
             branch = self._ready.popleft()
+            if mine:
+                self._mine = branch, branch.turn + 1
             branch.state, branch.turn, branch.heard = State.RUNNING, branch.turn + 1, self._session.news
             self._running += 1
             more = 0

@@ -203,6 +203,33 @@ def test_an_exit_in_a_branch_gives_the_instance_back(error: BaseException, neste
     assert all(status == "complete" for label, status in steps_of(instance) if "good" in label)
 
 
+def test_ctrl_c_between_two_lines_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hit where a branch has been taken and not yet been run: nobody waits for that one then."""
+    from durableflow.engine.groups import Group
+
+    run, hits = Group._run, [True]
+
+    def hit(self: Group, branch: Any, *, helping: bool) -> bool:
+        if hits and not helping:
+            hits.clear()
+            raise KeyboardInterrupt
+        return run(self, branch, helping=helping)
+
+    monkeypatch.setattr(Group, "_run", hit)
+
+    class Two(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather("two", lambda: step.do("a", str, 1), lambda: step.do("b", str, 2))
+
+    instance = Two.create()
+    with pytest.raises(KeyboardInterrupt):
+        drained(instance)
+    instance.refresh_from_db()
+    assert (instance.status, instance.lease_token, instance.give_backs) == (S.QUEUED, None, 1)
+    WorkflowInstance.objects.update(wake_at=instance.created)
+    assert drained(instance).output == ("1", "2")
+
+
 @pytest.mark.parametrize("error", [Odd("strange"), GeneratorExit()])
 def test_a_branch_that_leaves_while_another_one_meets_the_stop_first(error: BaseException) -> None:
     """The stop that one branch's exception is to the others comes to the group before the exception itself does."""
