@@ -100,7 +100,7 @@ class VerbsMixin(ReadOnlyAdminMixin):
             verb=verb,
             form=form,
             problem=problem,
-            plan=None if problem else plan(verb, instance),
+            plan=None if problem else plan(verb, instance, request.user),
             back_url=self.url("change", instance.pk),
             status_label=instance.get_status_display(),
         )

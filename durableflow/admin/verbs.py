@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
+from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
 from durableflow.core.fields import Unreadable
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepKind, StepStatus
+from durableflow.core.statuses import ACTIVE, STEP_FINISHED, PendingStatus, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
+from durableflow.models.family import TERMINATE
 from durableflow.models.step import step_label
 
 if TYPE_CHECKING:
@@ -97,7 +99,8 @@ VERBS: Final[dict[str, Verb]] = {
             many=_("Terminate selected instances"),
             question=_("End this instance for good?"),
             effect=_(
-                "The instance ends now. Open waits are cancelled and no further step starts. This cannot be undone."
+                "The instance ends now, and so do the child workflows that belong to it. Open waits are cancelled and no further step "
+                "starts. This cannot be undone."
             ),
             done=_("The instance was terminated."),
             danger=True,
@@ -130,8 +133,8 @@ class Plan:
     changed: list[Text] = field(default_factory=list)
 
 
-def plan(verb: Verb, instance: WorkflowInstance) -> Plan:
-    """Say what is kept and what happens to ``instance``; three statements at most."""
+def plan(verb: Verb, instance: WorkflowInstance, user: Any) -> Plan:
+    """Say to ``user`` what is kept and what happens to ``instance``; five statements at most."""
     steps = instance.steps.filter(run_number=instance.run_number)
     finished = steps.filter(status=StepStatus.COMPLETE).count()
     kept: list[Text] = [
@@ -146,7 +149,13 @@ def plan(verb: Verb, instance: WorkflowInstance) -> Plan:
     ]
     if verb.name == "terminate":
         kept.append(_("History, results so far and decisions stay readable."))
-        return Plan(kept, _ended(instance, steps))
+        ended, left = _children(instance, user)
+        if left:
+            kept.append(_("Child workflows that go on: %(children)s") % {"children": left})
+        changed = _ended(instance, steps)
+        if ended:
+            changed.insert(0, _("Child workflows that end with it: %(children)s") % {"children": ended})
+        return Plan(kept, changed)
     kept.append(_("Idempotency keys stay the same, so that outside systems recognise a repeated call."))
     if verb.name == "retry" and isinstance(instance.rollback, dict):
         kept.append(_("What is undone stays undone; no step runs forward again."))
@@ -155,6 +164,20 @@ def plan(verb: Verb, instance: WorkflowInstance) -> Plan:
     if again:
         return Plan(kept, [_("Runs again: %(steps)s") % {"steps": named(again)}])
     return Plan(kept, [_("The instance goes on from its last finished step.")])
+
+
+def _children(instance: WorkflowInstance, user: Any) -> tuple[str, str]:
+    """The children that end with the instance, and those that go on: how many, and the names of those that ``user`` may see."""
+    children = WorkflowInstance.objects.filter(parent_step__instance=instance, status__in=sorted(ACTIVE)).order_by("id")
+    ending = Q(on_parent_end=TERMINATE)
+    return _counted(children.filter(ending), user), _counted(children.exclude(ending), user)
+
+
+def _counted(children: Any, user: Any) -> str:
+    number = children.count()
+    seen = children.visible_to(user).values_list("workflow", "instance_id")[: MOST_NAMED + 1] if number else ()
+    names = named([f"{workflow}/{instance_id}" for workflow, instance_id in seen])
+    return f"{number} ({names})" if names else str(number or "")
 
 
 def _ended(instance: WorkflowInstance, steps: Any) -> list[Text]:

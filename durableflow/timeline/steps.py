@@ -119,7 +119,7 @@ def _view(step: StepRecord, veil: Veil, tries: list[AttemptView], wait: WaitView
         count=step.count,
         status=step.status,
         sensitive=step.sensitive,
-        attempts=step.attempts,
+        attempts=step.attempts if step.remaining is None else 0,  # of a join it says how many children were let go
         tries=(*tries, *_last_try(step, tries)),
         started=step.started,
         finished=step.finished,
