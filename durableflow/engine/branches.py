@@ -53,7 +53,7 @@ class Branches:
         most = get_settings().BRANCH_THREADS
         with self._state:
             self._until = math.inf
-            count = min(count, most - len(self._asked))
+            count = min(count, most - self._asked.count(group))  # others that ask a lot must not keep it from asking
             for _ in range(count):
                 self._asked.append(group)
             while self._idle < len(self._asked) and len(self._threads) < most and self._start():

@@ -17,7 +17,7 @@ from durableflow.engine.branches import branches
 from durableflow.models import WorkflowInstance
 from durableflow.testing import harness
 from tests.integration.conftest import StoppedClock
-from tests.support.concurrency import Task, eventually, together
+from tests.support.concurrency import Gate, Task, eventually, together
 from tests.support.engine import drained, steps_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -346,3 +346,38 @@ def test_a_slow_retry_of_one_item_holds_up_nobody() -> None:
     assert sorted(tries) == [0, 1] and sorted(done) == [2, 3, 4, 5]
     instance.refresh_from_db()
     assert instance.status == S.WAITING
+
+
+def test_a_group_that_asks_late_is_helped_when_threads_are_free_again(settings: Any) -> None:
+    """All branch threads are in long bodies of one instance, which has asked for more; another one asks meanwhile, and its own
+    thread is in a long body too. It is not forgotten."""
+    settings.DURABLEFLOW = {**settings.DURABLEFLOW, "BRANCH_THREADS": 1}
+    greedy, own, second = Gate(), Gate(), threading.Event()
+
+    class Greedy(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.map("greedy", self.body, range(3))
+
+        def body(self, _item: int) -> None:
+            if threading.current_thread().name.startswith("durableflow-branch"):
+                greedy.stop_here()
+            else:
+                greedy.wait_until_reached()
+                greedy._open.wait(20)
+
+    class Late(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.gather("late", lambda: step.do("own", own.stop_here), lambda: step.do("second", second.set))
+
+    Greedy.create()
+    first = Task(lambda: drain(0))
+    greedy.wait_until_reached()
+    Late.create()
+    other = Task(lambda: drain(0))
+    own.wait_until_reached()
+    greedy.open()
+    eventually(second.is_set, "the other branch is run by the thread that has become free")
+    assert not other.done
+    own.open()
+    first.result()
+    other.result()
