@@ -31,7 +31,9 @@ from durableflow.engine.session import Session
 from durableflow.engine.unwind import Block, Drop, GiveBack, LeaseLost, ProcessDied, Suspend, Unwind, WriteFailed
 
 LOOK: Final = 0.1
-"""Seconds between two looks for a stop, and for what has arrived, while others are in their bodies."""
+"""Seconds between two looks for a stop, and for what has arrived, while others are in their bodies; they grow to ``LONG_LOOK`` as
+long as nothing happens: a body may take hours."""
+LONG_LOOK: Final = 0.5
 
 
 class Group:
@@ -56,6 +58,7 @@ class Group:
         self._tie = count()
         self._heard = session.news
         self._lookouts = self._looking = 0
+        self._look = LOOK
         self._running = 0
         self._fatal: BaseException | None = None
         self._over = False
@@ -149,6 +152,7 @@ class Group:
 
     def _park(self, branch: Branch) -> None:
         self._parked.add(branch)
+        self._look = LOOK
         asked, branch.asked = branch.asked, branch.wake_at
         if branch.wake_at is not None:
             if branch.wake_at == asked and clock.stopped() is None:
@@ -202,8 +206,9 @@ class Group:
                 self._state.notify_all()
 
     def _pause(self) -> float:
+        pause, self._look = self._look, min(LONG_LOOK, self._look * 1.2)
         first = self._first_due()
-        return LOOK if first is None else max(0.0, min(LOOK, (first - self._session.claim.db_now()).total_seconds()))
+        return pause if first is None else max(0.0, min(pause, (first - self._session.claim.db_now()).total_seconds()))
 
     # Running a branch -------------------------------------------------------------------------------------------------
 
