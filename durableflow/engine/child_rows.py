@@ -163,14 +163,6 @@ def reset_of(lease: Lease, claim: Claim, scope: str, name: str) -> dict[int, int
     return dict(run(lease.using, sql, [lease.pk, claim.run_number, scope, name]))
 
 
-def running(lease: Lease, claim: Claim, scope: str, name: str) -> int:
-    """How many children of a join have been let go and have not ended."""
-    sql = f"""SELECT count(*) FROM (SELECT id FROM {STEP} WHERE {_ITEMS} AND status = 'pending') AS s
-        JOIN {INSTANCE} AS c ON c.parent_step_id = s.id WHERE c.finished IS NULL AND c.hold <> '{Hold.WINDOW.value}'"""
-    ((found,),) = run(lease.using, sql, [lease.pk, claim.run_number, scope, name])
-    return int(found)
-
-
 def recount(lease: Lease, claim: Claim, join: int, scope: str, name: str) -> None:
     """Write anew how many children a join waits for, and up to which position none of them is parked."""
     sql = f"""SELECT count(*), min(CASE WHEN c.hold = '{Hold.WINDOW.value}' THEN s.count END), max(s.count)

@@ -19,6 +19,7 @@ from durableflow.engine.delivery import deliver_own
 from durableflow.engine.fence import Fence, fenced
 from durableflow.engine.journal import COMPLETE, FAILED, Identity, Record
 from durableflow.engine.lease import Claim, Lease
+from durableflow.engine.outcomes import fill
 from durableflow.engine.patience import patient
 from durableflow.engine.sql import SENT, STEP, now_of, run, stored
 from durableflow.models import WorkflowInstance, family
@@ -138,7 +139,9 @@ def take_up_some(lease: Lease, claim: Claim, join: Join) -> bool:
             run(lease.using, f"UPDATE {STEP} SET attempts = attempts + 1 WHERE id = %s", [pk])
         _go_on(lease, claim, fence, wanted, join)
         rows.recount(lease, claim, found.pk, first.scope, first.name)
-        deliver_own(lease.using, lease.pk)
+        deliver_own(lease.using, lease.pk)  # what has ended meanwhile makes room
+        fill(lease.using, found.pk)
+        rows.recount(lease, claim, found.pk, first.scope, first.name)
         return True
 
 
@@ -158,10 +161,8 @@ def _go_on(
         elif child.status == Status.COMPLETE:
             family.tell_parent(lease.using, child.pk, f"{child.workflow}/{child.instance_id}", child.status, pk)
     if new:
-        room = None
-        if join is not None and join.window is not None:
-            first = join.children[0].identity
-            room = max(0, join.window - rows.running(lease, claim, first.scope, first.name))
+        # Of a join with a window all are parked at first: those that have waited before go first (``outcomes.fill``).
+        room = 0 if join is not None and join.window is not None else None
         plans, steps = [plan for plan, _ in new], [pk for _, pk in new]
         insert_children(lease.using, lease.pk, plans, steps, fence.now, on_parent_end=family.TERMINATE, room=room)
 

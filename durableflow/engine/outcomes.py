@@ -66,6 +66,7 @@ def take_in(using: str, events: Sequence[int]) -> Ends:
     ends = Ends()
     told = _told(using, events)
     records = _records(using, {said["step"] for _event, _parent, said in told})
+    latest = _latest(using, list(records))
     children = _children(using, [said["child"] for _event, _parent, said in told])
     joined: dict[int, list[tuple[int, Record, Child]]] = defaultdict(list)
     seen: set[int] = set()
@@ -75,6 +76,9 @@ def take_in(using: str, events: Sequence[int]) -> Ends:
             said["child"], said["workflow"], said["instance_id"], family.DELETED
         )
         waits = record is not None and record.parent == parent and record.pk not in seen
+        waits = (
+            waits and latest.get(said["step"], 0) <= said["child"]
+        )  # else another child was started in its place since
         if record is None or not waits or child.status not in _ENDS:  # one that goes on again will tell when it ends
             ends.delivered.append(event)
             continue
@@ -119,6 +123,14 @@ def _records(using: str, steps: set[int]) -> dict[int, Record]:
         row[0]: Record(row[0], row[1], row[2], Identity(*row[3:7]), codec.loads(row[7] or "{}").get("join"))
         for row in run(using, sql, params)
     }
+
+
+def _latest(using: str, steps: Sequence[int]) -> dict[int, int]:
+    """The child that was started last for each of these records."""
+    among, params = any_of(using, "parent_step_id", steps)
+    return dict(
+        run(using, f"SELECT parent_step_id, max(id) FROM {INSTANCE} WHERE {among} GROUP BY parent_step_id", params)
+    )
 
 
 def _children(using: str, pks: Sequence[int]) -> dict[int, Child]:
@@ -231,6 +243,34 @@ def _join(using: str, join: int, those: Sequence[tuple[int, Record, Child]], end
     if remaining <= 0:
         ends.wake.add(parent)
     ends.delivered += [event for event, _record, _child in those]
+
+
+def fill(using: str, join: int) -> None:
+    """Let parked children of a join go for which its window has room. The caller holds the parent's row; unlike a delivery it
+    waits for theirs."""
+    rows = run(
+        using, f"SELECT instance_id, run_number, scope, kind, name, count, config FROM {STEP} WHERE id = %s", [join]
+    )
+    parent, run_number, *identity, config = rows[0]
+    window = codec.loads(config or "{}").get("window")
+    if window is None:
+        return
+    own = Identity(*identity)
+    room = window - _running(using, parent, run_number, own)
+    following = _parked(using, parent, run_number, own, 0, max(room, 0))
+    if following:
+        _let_go(using, [pk for pk, _position in following])
+
+
+def _running(using: str, parent: int, run_number: int, join: Identity) -> int:
+    """How many children of a join have been let go and have not ended."""
+    sql = f"""
+        SELECT count(*) FROM (
+            SELECT id FROM {STEP} WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = '{StepKind.CHILD.value}'
+                AND name = %s AND status = 'pending') AS s
+        JOIN {INSTANCE} AS c ON c.parent_step_id = s.id WHERE c.finished IS NULL AND c.hold <> '{Hold.WINDOW.value}'"""
+    ((found,),) = run(using, sql, [parent, run_number, inner(join), join.name])
+    return int(found)
 
 
 def _parked(using: str, parent: int, run_number: int, join: Identity, reached: int, most: int) -> list[tuple[int, int]]:

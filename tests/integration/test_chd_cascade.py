@@ -479,6 +479,66 @@ def test_a_child_whose_parent_is_retried_before_it_hears_of_the_end() -> None:
     assert fresh(row).output == "went" and children_of(row) == [child]
 
 
+def test_a_window_in_which_all_that_is_left_is_parked_goes_on(
+    stopped_clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``retry()`` comes when the children that had been let go have ended with the parent, and the parked ones have not."""
+    row = flow(
+        lambda event, step: step.run_workflows("children", Child, [{"wait": n} for n in range(6)], concurrency=2),
+        max_duration="1 hour",
+    ).create()
+    drain(5)
+    stopped_clock.advance("1 hour")
+    monkeypatch.setattr(orphans, "AT_ONCE", 2)
+    end, ends = orphans._end, []
+
+    def retried(using: str, pks: Any) -> Any:
+        found = end(using, pks)
+        if not ends:
+            ends.append(1)
+            row.refresh_from_db()
+            row.retry()
+        return found
+
+    monkeypatch.setattr(orphans, "_end", retried)
+    drain(5)
+    for _ in range(6):
+        alive = [child for child in children_of(row) if child.status == S.WAITING]
+        assert len(alive) <= 2
+        for child in alive:
+            child.send_event("go", 1)
+        drain(5)
+    assert fresh(row).output == [1] * 6
+
+
+@pytest.mark.parametrize("call", ["one", "join"])
+def test_the_end_of_a_child_that_was_started_anew_concerns_nobody(call: str, stopped_clock: StoppedClock) -> None:
+    """Its message was overtaken by ``retry()`` of the parent: what it says is not the end of its successor."""
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        if call == "one":
+            return [step.run_workflow("child", Child, {"wait": 1})]
+        return step.run_workflows("child", Child, [{"wait": 1}])
+
+    row = flow(run, max_duration="1 hour").create()
+    drain(5)
+    (old,) = children_of(row)
+    stopped_clock.advance("1 hour")
+    old.terminate()  # and nobody delivers that yet
+    for _ in range(2):
+        (claimed,) = claim("default", pk=row.pk)
+        execute(claimed, renew=False)
+        row.refresh_from_db()
+        if row.status == S.ERRORED:
+            row.retry()
+    assert row.status == S.WAITING and len(children_of(row)) == 2
+    drain(5)
+    assert (fresh(row).status, children_of(row)[1].status) == (S.WAITING, S.WAITING)
+    children_of(row)[1].send_event("go", "went")
+    drain(5)
+    assert fresh(row).output == ["went"]
+
+
 def test_a_start_that_was_refused_is_tried_again() -> None:
     """Case CHD-02, then ``retry()`` when the id is free."""
     foreign = Child.create({"wait": 1}, instance_id="x")

@@ -174,7 +174,7 @@ def test_workers_that_are_killed_lose_no_child() -> None:
     rows = [chd_flows.Nested.create({"of": 12, "window": window}) for window in (None, 3, 5)]
     rounds = random.Random(5)
     with ExitStack() as stack:
-        for _ in range(6):
+        for _ in range(4):
             workers = [stack.enter_context(child("tests.integration.chd_flows:drain_for_ever")) for _ in range(2)]
             for worker in workers:
                 assert worker.stdout is not None and worker.stdout.readline().strip() == "ready"
