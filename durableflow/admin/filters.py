@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, Final
 
 from django.contrib import admin
@@ -14,10 +15,22 @@ from django.utils.translation import gettext_lazy as _
 
 from durableflow.admin.search import workflow_names
 from durableflow.core import clock
-from durableflow.core.statuses import PendingStatus, Status
-from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.core.statuses import PendingStatus, Status, StepKind
+from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
+from durableflow.timeline import members_scope
 
 MANY: Final = 10_000
+NAMING: Final = (
+    "scope",
+    "name",
+    "count",
+    "kind",
+    "run_number",
+    "remaining",
+    "instance__workflow",
+    "instance__instance_id",
+)
+"""What names a step and its instance."""
 
 
 class WorkflowFilter(admin.SimpleListFilter):
@@ -75,6 +88,47 @@ class AttentionFilter(admin.SimpleListFilter):
             waiting: QuerySet[Any] = queryset.waiting_for(request.user)  # type: ignore[attr-defined]
             return waiting
         return queryset.filter(pk__in=needs_attention(queryset.db)) if self.value() == "needed" else None
+
+
+class ChildrenFilter(admin.SimpleListFilter):
+    """The children of one step; of a join all of its children. It is offered only where a link has asked for it."""
+
+    title = _("child workflows")
+    parameter_name = "children_of"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        self.user = request.user
+        super().__init__(request, params, model, model_admin)
+
+    @cached_property
+    def step(self) -> StepRecord | None:
+        """The step that is asked for, if the user may see its instance."""
+        asked = self.value() or ""
+        if not (asked.isdecimal() and asked.isascii() and len(asked) < 19):
+            return None
+        seen = WorkflowInstance.objects.visible_to(self.user)
+        steps = StepRecord.objects.filter(pk=int(asked), kind=StepKind.CHILD, instance__in=seen.values("pk"))
+        return steps.select_related("instance").only(*NAMING).first()
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The one step."""
+        if self.value() is None:
+            return []
+        step = self.step
+        name = _("unknown") if step is None else f"{step.instance.label}, {step.label}"
+        return [(str(self.value()), name)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        """Its children; nothing, where the step is not for the user."""
+        if self.value() is None:
+            return None
+        step = self.step
+        if step is None:
+            return queryset.none()
+        if step.remaining is None:
+            return queryset.filter(parent_step=step.pk)
+        own = step.instance.steps.filter(run_number=step.run_number, kind=StepKind.CHILD, name=step.name)
+        return queryset.filter(parent_step__in=own.filter(scope=members_scope(step)).order_by().values("pk"))
 
 
 def needs_attention(using: str) -> QuerySet[Any]:

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Final
 
 from django.core.paginator import Page, Paginator
 from django.db.models import TextChoices
 from django.http import QueryDict
+from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 
 from durableflow.admin.badges import badge
+from durableflow.admin.filters import ChildrenFilter
 from durableflow.admin.raw import value_html, with_start
 from durableflow.admin.verbs import VERBS, Verb
-from durableflow.core.statuses import RollbackStatus, SentKind, StepKind, StepStatus
+from durableflow.core.statuses import RollbackStatus, SentKind, Status, StepKind, StepStatus
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.pages.values import json_html
 from durableflow.timeline import (
     HistoryView,
+    Relative,
     StepView,
     Veil,
     advice,
+    children_of,
     error_of,
     history_page,
     open_waits,
+    parent_of,
     reason,
     shown,
     steps,
@@ -37,7 +43,13 @@ EVENTS_ON_PAGE: Final = 20
 
 
 class StepRow:
-    """A step with its output drawn."""
+    """A step with its output drawn.
+
+    ``children``: name, address and drawn status of the instances that it has started; ``children_url``: of a join, their list.
+    """
+
+    children: Sequence[tuple[str, str, SafeString]] = ()
+    children_url = ""
 
     def __init__(self, view: StepView, output_html: SafeString | str) -> None:
         self.view = view
@@ -46,6 +58,17 @@ class StepRow:
         self.kind = _word(StepKind, view.kind)
         undo = view.rollback
         self.rollback = "" if undo is None else badge(undo.status, _word(RollbackStatus, undo.status))
+
+
+def number_in(asked: QueryDict, name: str) -> int:
+    """The positive number that a query parameter gives; 0 where it gives none that a key can be."""
+    text = asked.get(name, "")
+    return int(text) if text.isdecimal() and text.isascii() and len(text) < 19 else 0
+
+
+def to_step(pk: int) -> str:
+    """What leads from an instance's page to the row of a step, whichever page of the steps it is on."""
+    return f"?step={pk}#step-{pk}"
 
 
 def _word(choices: type[TextChoices], value: str) -> str:
@@ -97,6 +120,7 @@ class InstancePage:
                 (_("Instance id"), row.instance_id),
                 (_("Run number"), row.run_number),
                 (_("Started from"), row.get_trigger_display()),
+                (_("Parent"), self._parent),
                 (_("Created by"), row.created_by_name),
                 (_("Priority"), row.get_priority_display()),
                 (_("Created"), row.created),
@@ -111,6 +135,16 @@ class InstancePage:
             )
             if value not in (None, "", 0)
         ]
+
+    @property
+    def _parent(self) -> SafeString | str:
+        """A link to the parent's step that has started this one; '' without a parent that the person may see."""
+        parent = parent_of(self.instance, self.user)
+        if parent is None:
+            return ""
+        address = f"{self._url('change', parent.id)}{to_step(parent.step_id)}"
+        name = _("%(parent)s, step %(step)s") % {"parent": parent.label, "step": parent.step}
+        return format_html('<a href="{}">{}</a>', address, name)
 
     @cached_property
     def error(self) -> dict[str, Any] | None:
@@ -139,7 +173,14 @@ class InstancePage:
     def step_page(self) -> Page[Any]:
         """The step records of one page; the first run's page 1 holds its first steps."""
         rows = self.instance.steps.filter(run_number=self.instance.run_number).order_by("seq").defer("config")
-        return Paginator(with_start(rows, "raw_output"), STEPS_ON_PAGE).get_page(self._asked.get("steps"))
+        pages = Paginator(with_start(rows, "raw_output"), STEPS_ON_PAGE)
+        return pages.get_page(self._page_of_step(rows) or self._asked.get("steps"))
+
+    def _page_of_step(self, rows: Any) -> int:
+        """The page with the step that ``?step=`` asks for; 0: it asks for none of this run."""
+        pk = number_in(self._asked, "step")
+        step = rows.filter(pk=pk).values_list("seq", flat=True).first() if pk else None
+        return 0 if step is None else rows.filter(seq__lt=step).count() // STEPS_ON_PAGE + 1
 
     @cached_property
     def steps(self) -> list[StepRow]:
@@ -148,10 +189,19 @@ class InstancePage:
         if not records:
             return []
         rows = []
+        children = children_of(records, self.user)
         for record, view in zip(records, steps(self.instance, records, outputs=False), strict=True):
             full_url = self._url("json", self.instance.pk, f"step-{record.pk}")
-            rows.append(StepRow(view, value_html(record, "raw_output", full_url, sensitive=record.sensitive)))
+            row = StepRow(view, value_html(record, "raw_output", full_url, sensitive=record.sensitive))
+            row.children = [self._child(child) for child in children.get(record.pk, ())]
+            if record.remaining is not None:
+                row.children_url = f"{self._url('changelist')}?{ChildrenFilter.parameter_name}={record.pk}"
+            rows.append(row)
         return rows
+
+    def _child(self, child: Relative) -> tuple[str, str, SafeString]:
+        """Name, address and status of a child."""
+        return child.label, self._url("change", child.id), badge(child.status, _word(Status, child.status))
 
     # Waits and events --------------------------------------------------------------------------------------------
 
@@ -197,8 +247,7 @@ class InstancePage:
     @cached_property
     def before(self) -> int:
         """The entry before which the shown ones lie; 0: the latest are shown."""
-        asked = self._asked.get("before", "")
-        return int(asked) if asked.isdecimal() and asked.isascii() and len(asked) < 19 else 0
+        return number_in(self._asked, "before")
 
     @cached_property
     def _after(self) -> int:

@@ -142,12 +142,27 @@ class RollbackAnswer(Answer):
     failed = serializers.ListField(child=serializers.CharField())
 
 
+class ParentAnswer(NamedInstance):
+    """The instance that has started this one. ``step``: the label of its step that did."""
+
+    step = serializers.CharField()
+    url = serializers.URLField()
+
+
+class ChildAnswer(NamedInstance):
+    """An instance that a step has started; of several the latest."""
+
+    status = one_of(Status.values)
+    url = serializers.URLField()
+
+
 class InstanceAnswer(InstanceRow):
-    """An instance. The view gives ``reason``, ``waiting_for``, ``masked_error`` and ``actions`` through the context."""
+    """An instance. The view gives ``reason``, ``waiting_for``, ``error``, ``parent`` and ``actions`` through the context."""
 
     code_version = serializers.IntegerField()
     scheduled_for = Moment(allow_null=True)
     deadline_at = Moment(allow_null=True)
+    parent = serializers.SerializerMethodField()  # type: ignore[assignment]
     params = Shown()
     output = Shown()
     progress = Shown()
@@ -166,6 +181,16 @@ class InstanceAnswer(InstanceRow):
     def get_reason(self, row: Any) -> str:
         """Why it is in its status, as a sentence."""
         return str(self.context["reason"])
+
+    @extend_schema_field(ParentAnswer(allow_null=True))
+    def get_parent(self, row: Any) -> Any:
+        """What has started it; null as well where the user may not see that."""
+        parent = self.context["parent"]
+        if parent is None:
+            return None
+        url = self.context["view"].url("instance", parent.workflow, parent.instance_id)
+        named = {"workflow": parent.workflow, "instance_id": parent.instance_id}
+        return ParentAnswer({**named, "step": parent.step, "url": url}).data
 
     @extend_schema_field(StoredError(allow_null=True))
     def get_error(self, row: Any) -> Any:
@@ -255,7 +280,18 @@ class StepAnswer(Answer):
     wake_at = Moment(allow_null=True)
     wait = StepWaitAnswer(allow_null=True)
     rollback = StepRollbackAnswer(allow_null=True)
+    child = serializers.SerializerMethodField()
     output_url = serializers.SerializerMethodField()
+
+    @extend_schema_field(ChildAnswer(allow_null=True))
+    def get_child(self, row: Any) -> Any:
+        """The instance that it has started; null as well where the user may not see that one."""
+        child = next(iter(self.context["children"].get(row.id, ())), None)
+        if child is None:
+            return None
+        url = self.context["view"].url("instance", child.workflow, child.instance_id)
+        named = {"workflow": child.workflow, "instance_id": child.instance_id}
+        return ChildAnswer({**named, "status": child.status, "url": url}).data
 
     @extend_schema_field(OpenApiTypes.URI)
     def get_output_url(self, row: Any) -> str:

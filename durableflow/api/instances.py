@@ -42,6 +42,7 @@ class InstanceView(ApiView):
             "reason": timeline.reason(row, waits=waits, veil=veil),
             "error": timeline.error_of(row, veil),
             "waiting_for": timeline.waiting_for(row, waits),
+            "parent": timeline.parent_of(row, request.user),
             "actions": row.available_actions(request.user),
         }
         return Response(InstanceAnswer(row, context=context).data)
@@ -58,8 +59,10 @@ class StepsView(ApiView):
         """In the order in which they started, page by page, without their outputs."""
         row = self.instance(workflow, instance_id)
         records = row.steps.filter(run_number=row.run_number).defer("config", "raw_output")
-        views = timeline.steps(row, self.paginate_queryset(records), outputs=False)
-        context = {"view": self, "workflow": row.workflow, "instance_id": row.instance_id}
+        page: Any = self.paginate_queryset(records)
+        views = timeline.steps(row, page, outputs=False)
+        children = timeline.children_of(page, request.user)
+        context = {"view": self, "workflow": row.workflow, "instance_id": row.instance_id, "children": children}
         return self.get_paginated_response(StepAnswer(views, many=True, context=context).data)
 
 

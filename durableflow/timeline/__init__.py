@@ -9,6 +9,7 @@ from durableflow.timeline.advice import advice
 from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
 from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.reasons import reason
+from durableflow.timeline.relatives import Relative, children_of, members_scope, parent_of
 from durableflow.timeline.steps import AttemptView, RollbackView, StepView, output_of, steps
 from durableflow.timeline.waits import WaitView, open_waits, waited_types, waiting_for
 
@@ -17,16 +18,20 @@ __all__ = [
     "AttemptView",
     "HistoryPage",
     "HistoryView",
+    "Relative",
     "RollbackView",
     "StepView",
     "Veil",
     "WaitView",
     "advice",
+    "children_of",
     "error_of",
     "history",
     "history_page",
+    "members_scope",
     "open_waits",
     "output_of",
+    "parent_of",
     "reason",
     "redact",
     "shown",
