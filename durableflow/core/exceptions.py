@@ -192,9 +192,12 @@ class LimitExceeded(NonRetryableError):
         self.unit = unit
 
     @classmethod
-    def of(cls, what: str, size: int, limit: int, *, unit: str = "bytes", hint: str = "") -> Self:
-        """The error for `what` of `size` where at most `limit` is allowed, with a message that says all three."""
-        name = what[:1].upper() + what[1:]
+    def of(cls, what: str, size: int, limit: int, *, unit: str = "bytes", hint: str = "", instance: str = "") -> Self:
+        """The error for `what` of `size` where at most `limit` is allowed, with a message that says all three.
+
+        `instance`: the label of the one that it is about; ids are case-sensitive, so it begins the message as it is.
+        """
+        name = f"{instance}: {what}" if instance else what[:1].upper() + what[1:]
         message = f"{name} is too large: {size:,} {unit}, at most {limit:,} {unit} are allowed."
         message = f"{message} {hint}" if hint else message
         return cls(message, what=what, size=size, limit=limit, unit=unit)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from durableflow.authoring.group_calls import ChildrenCall
 from durableflow.core import codec
 from durableflow.core.conf import get_settings
-from durableflow.core.exceptions import LimitExceeded, NonDeterminismError
+from durableflow.core.exceptions import NonDeterminismError
 from durableflow.core.statuses import StepKind
 from durableflow.engine import child_writes as writes
 from durableflow.engine.child_plans import adopt, planned, refuse
@@ -51,7 +51,7 @@ def _begin(session: Session, identity: Identity, call: ChildrenCall, record: Rec
     limits = get_settings().LIMITS
     records = len(session.replay.records) + 1 + len(call.params)
     if records > limits.records:
-        raise LimitExceeded.of(f"{session.claim.label}: the journal", records, limits.records, unit="records")
+        raise session.too_much("the journal", records, limits.records, "records")
     record = record or session.new_record(identity)
     record.config = _config(call, [])
     try:

@@ -140,11 +140,9 @@ class Session:
         if identity.kind == StepKind.DO:
             steps = next(self._step_numbers)
             if steps > limits.steps:
-                raise LimitExceeded.of(f"{self.claim.label}: the number of steps", steps, limits.steps, unit="steps")
+                raise self.too_much("the number of steps", steps, limits.steps, "steps")
         if len(self.replay.records) >= limits.records:
-            raise LimitExceeded.of(
-                f"{self.claim.label}: the journal", len(self.replay.records) + 1, limits.records, unit="records"
-            )
+            raise self.too_much("the journal", len(self.replay.records) + 1, limits.records, "records")
         return self.replay.started(identity, self.claim.execution, self.run_number)
 
     def encode(self, value: Any, identity: Identity) -> str:
@@ -159,8 +157,13 @@ class Session:
             if total <= limits.bytes:
                 self._bytes = total
         if total > limits.bytes:
-            raise LimitExceeded.of(f"{self.claim.label}: the sum of all outputs", total, limits.bytes)
+            raise self.too_much("the sum of all outputs", total, limits.bytes, "bytes")
         return text
+
+    def too_much(self, what: str, size: int, limit: int, unit: str) -> LimitExceeded:
+        """The error for a run that has more than one run may have, with what helps (case ENG-12)."""
+        cure = "Go on in a new run, which begins with an empty journal: step.continue_as_new(params)."
+        return LimitExceeded.of(what, size, limit, unit=unit, hint=cure, instance=self.claim.label)
 
     def decode(self, text: str, identity: Identity) -> Any:
         """A stored value; an unreadable journal blocks the instance, it does not end it (case OPS-13)."""

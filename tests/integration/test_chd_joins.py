@@ -274,6 +274,7 @@ def test_too_many_records(settings: Any) -> None:
     drain(5)
     row.refresh_from_db()
     assert row.status == S.COMPLETE and row.output[1:] == [0, 1, 2]
+    assert row.output[0].startswith(f"{row.label}: the journal") and "step.continue_as_new" in row.output[0]
     assert "records" in row.output[0] and len(children_of(row)) == 3
 
 

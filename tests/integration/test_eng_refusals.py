@@ -134,6 +134,10 @@ def test_endless_loop_meets_the_limit(settings: Any) -> None:
     assert instance.error is not None
     assert instance.error["type"].endswith("LimitExceeded")
     assert "the number of steps" in instance.error["message"]
+    assert instance.error["message"].startswith(f"{instance.label}: the number"), (
+        "ids are case-sensitive: not Endless/..."
+    )
+    assert "step.continue_as_new" in instance.error["message"], "the cure"
     assert "51 steps" in instance.error["message"] and "50 steps" in instance.error["message"]
     assert instance.steps.filter(kind="do").count() == 50
     assert instance.steps.filter(kind="sleep").count() == 50
