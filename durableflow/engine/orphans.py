@@ -29,6 +29,8 @@ from durableflow.engine.patience import locked
 from durableflow.engine.slots import PATIENCE
 from durableflow.engine.sql import INSTANCE, SENT, STEP, any_of, is_postgres, run
 from durableflow.models import HistoryEntry, PendingEvent, StepRecord, WorkflowInstance, family, limits, undoing
+from durableflow.models.audit import record
+from durableflow.models.lifecycle import undo_first
 
 DEEPEST: Final = 100
 """Generations that one look ends."""
@@ -83,10 +85,18 @@ def _end(using: str, pks: Sequence[int]) -> tuple[list[int], bool]:
             wanted = WorkflowInstance.objects.using(using).filter(pk__in=pks)
             limits.lock_slots_of(wanted)
             rows = list(wanted.order_by("pk").select_for_update(no_key=True, skip_locked=True).light())
-            reasons = _reasons(using, [row.pk for row in rows])
+            reasons, undo = _reasons(using, [row.pk for row in rows])
             spared = _wanted_again(using, rows)
-            ended = [row for row in rows if row.pk in reasons and row.pk not in spared and row.status in OPEN]
-            _terminate(using, ended, reasons)
+            ending = [row for row in rows if row.pk in reasons and row.pk not in spared and row.status in OPEN]
+            slots = Counter(row.concurrency_key for row in ending if row.holds_slot)
+            undone = {row.pk for row in ending if row.pk in undo and undoing.begin(row)}
+            ended = [row for row in ending if row.pk not in undone]
+            _terminate(using, ended, reasons, undo)
+            for row in ending:
+                if row.pk in undone:
+                    _roll_back(row, reasons[row.pk])
+            for key, count in sorted(slots.items()):
+                limits.free(using, INSTANCE, key, count)
             _delivered(using, list(reasons))
             free = len(rows) < len(pks) and wanted.exclude(pk__in=[row.pk for row in rows]).exists()
             return [row.pk for row in ended], free
@@ -96,12 +106,13 @@ def _end(using: str, pks: Sequence[int]) -> tuple[list[int], bool]:
         return [], True
 
 
-def _reasons(using: str, pks: Sequence[int]) -> dict[int, str]:
-    """Why each of them is to end; another look may have ended some meanwhile."""
+def _reasons(using: str, pks: Sequence[int]) -> tuple[dict[int, str], set[int]]:
+    """Why each of them is to end, and which are to undo first what they have done; another look may have ended some meanwhile."""
     among, params = any_of(using, "instance_id", pks)
-    sql = f"""SELECT instance_id, reason FROM {SENT}
+    sql = f"""SELECT instance_id, reason, type FROM {SENT}
         WHERE {among} AND {undelivered(using)} AND kind = '{SentKind.PARENT.value}' ORDER BY id DESC"""
-    return dict(run(using, sql, params))
+    told = run(using, sql, params)
+    return {pk: reason for pk, reason, _type in told}, {pk for pk, _reason, type in told if type == family.UNDO}
 
 
 def _wanted_again(using: str, rows: Sequence[Any]) -> set[int]:
@@ -112,8 +123,18 @@ def _wanted_again(using: str, rows: Sequence[Any]) -> set[int]:
     return {steps[pk] for pk in waiting.values_list("pk", flat=True)}
 
 
-def _terminate(using: str, rows: Sequence[Any], reasons: dict[int, str]) -> None:
-    """What ``terminate()`` does to one instance, for many. Their parents wait for none of them."""
+def _roll_back(row: Any, reason: str) -> None:
+    """What ``terminate(rollback=True)`` does: it ends when its handlers have run."""
+    row.blocked = row.hold = ""
+    row.lease_token = row.owner = None
+    row.woken = row.suspect = row.holds_slot = False
+    undo_first(row)
+    record(row, "rollback_started", via=Via.ENGINE, reason=reason, data={"verb": "terminate"})
+
+
+def _terminate(using: str, rows: Sequence[Any], reasons: dict[int, str], undo: set[int]) -> None:
+    """What ``terminate()`` does to one instance, for many. Their parents wait for none of them. ``undo``: those whose children
+    are to undo what they have done."""
     if not rows:
         return
     pks = [row.pk for row in rows]
@@ -126,8 +147,6 @@ def _terminate(using: str, rows: Sequence[Any], reasons: dict[int, str]) -> None
     for row in rows:
         if row.status == Status.PAUSED and undoing.underway(row):
             instances.filter(pk=row.pk).update(rollback=undoing.outcome(row))
-    for key, count in sorted(Counter(row.concurrency_key for row in rows if row.holds_slot).items()):
-        limits.free(using, INSTANCE, key, count)
     waits = PendingEvent.objects.using(using).filter(instance__in=pks, status=PendingStatus.OPEN)
     waits.update(status=PendingStatus.CANCELLED, closed=now)
     steps = StepRecord.objects.using(using).filter(instance__in=pks).exclude(status__in=sorted(STEP_FINISHED))
@@ -143,7 +162,8 @@ def _terminate(using: str, rows: Sequence[Any], reasons: dict[int, str]) -> None
         )
         for row in rows
     )
-    family.end_children(using, pks, "has ended")
+    family.end_children(using, [pk for pk in pks if pk not in undo], "has ended")
+    family.end_children(using, [pk for pk in pks if pk in undo], "has ended", undo=True)
 
 
 def _delivered(using: str, pks: Sequence[int]) -> None:

@@ -152,7 +152,7 @@ def finish(lease: Lease) -> None:
         row.interruptions = row.give_backs = 0
         row.hold = ""
         row.save(update_fields=[*END_FIELDS, "rollback", "interruptions", "give_backs"])
-        close(row)
+        close(row, undo=True)
         failed = row.rollback["failed"]
         tell(
             row,

@@ -18,6 +18,8 @@ from durableflow.core.statuses import FINISHED, SentKind, StepKind
 
 TERMINATE: Final = "terminate"
 LEAVE: Final = "leave"
+UNDO: Final = "rollback"
+"""The type of a message to a child that is to end as by ``terminate(rollback=True)``."""
 DELETED: Final = "deleted"
 """The status of a child that is no more, as its parent sees it."""
 AT_ONCE: Final = 500
@@ -26,12 +28,12 @@ _OVER: Final = ", ".join(f"'{status.value}'" for status in sorted(FINISHED))
 _COLUMNS: Final = "instance_id, run_number, kind, type, payload, sent_by_name, via, reason, sent_at, dedupe_key, delivered, consumed_by"
 
 
-def ended(using: str, pk: int, label: str, status: str, parent_step: int | None) -> None:
+def ended(using: str, pk: int, label: str, status: str, parent_step: int | None, *, undo: bool = False) -> None:
     """An instance has ended, or is about to be deleted: tell its parent and its children. ``label``: workflow and
-    instance_id. Part of the transaction that ends it."""
+    instance_id. ``undo``: it was rolled back, and so are the children that end with it. Part of the transaction that ends it."""
     if parent_step is not None:
         tell_parent(using, pk, label, status, parent_step)
-    end_children(using, [pk], "was deleted" if status == DELETED else "has ended")
+    end_children(using, [pk], "was deleted" if status == DELETED else "has ended", undo=undo)
 
 
 def tell_parent(using: str, pk: int, label: str, status: str, parent_step: int) -> bool:
@@ -49,10 +51,13 @@ def tell_parent(using: str, pk: int, label: str, status: str, parent_step: int) 
     return _insert(using, sql, [codec.dumps(payload), *at, parent_step])
 
 
-def end_children(using: str, parents: Sequence[int], how: str, *, waited_in: int | None = None) -> bool:
+def end_children(
+    using: str, parents: Sequence[int], how: str, *, waited_in: int | None = None, undo: bool = False
+) -> bool:
     """Tell the unfinished children of these instances to end, those that end with their parent; whether there are any.
 
     ``how``: what the history of a child says of its parent. ``waited_in``: only the children that this run still waits for.
+    ``undo``: they are to undo first what they have done.
     """
     found = False
     only = "AND s.status = 'pending' AND s.run_number = %s" if waited_in is not None else ""
@@ -61,7 +66,7 @@ def end_children(using: str, parents: Sequence[int], how: str, *, waited_in: int
         now, at = _now(using)
         sql = f"""
             INSERT INTO {_table("SentEvent")} ({_COLUMNS})
-            SELECT c.id, c.run_number, '{SentKind.PARENT.value}', '', NULL, '', 'engine',
+            SELECT c.id, c.run_number, '{SentKind.PARENT.value}', '{UNDO if undo else ""}', NULL, '', 'engine',
                 'Its parent ' || p.workflow || '/' || p.instance_id || ' {how}.', {now}, '', false, ''
             FROM {_table("StepRecord")} AS s
             JOIN {_table("WorkflowInstance")} AS c ON c.parent_step_id = s.id

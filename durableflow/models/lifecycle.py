@@ -41,10 +41,10 @@ class LifecycleVerbs(InstanceFields):
             row.lease_token = row.owner = None
             row.woken = row.suspect = row.holds_slot = False
             if rollback and undoing.begin(row):
-                _undo_first(row)
+                undo_first(row)
                 entry, data = "rollback_started", {"verb": "terminate"}
             else:
-                _end(row, undone)
+                _end(row, undone, undo=rollback)
                 entry, data = "workflow_terminated", None
             if held_slot:
                 release(row)
@@ -82,8 +82,9 @@ LET_GO_FIELDS = ["lease_token", "owner", "woken", "suspect", "holds_slot", "hold
 END_FIELDS = ["status", "finished", "blocked", "wake_at", *LET_GO_FIELDS]
 
 
-def _end(row: InstanceFields, undone: bool) -> None:
-    """The instance ends at once. ``undone``: in the middle of a rollback, which a person has given up."""
+def _end(row: InstanceFields, undone: bool, *, undo: bool) -> None:
+    """The instance ends at once. ``undone``: in the middle of a rollback, which a person has given up. ``undo``: it had nothing to
+    undo itself, but its children may have."""
     row.status = Status.TERMINATED
     row.finished = clock.expression(connections[row._state.db or "default"].vendor)
     row.wake_at = None
@@ -92,11 +93,12 @@ def _end(row: InstanceFields, undone: bool) -> None:
         row.rollback = undoing.outcome(row)
         fields = [*END_FIELDS, "rollback"]
     row.save(update_fields=fields)
-    close(row)
+    close(row, undo=undo)
 
 
-def _undo_first(row: InstanceFields) -> None:
-    """The instance ends when its handlers have run: it is due at once, for whoever claims it."""
+def undo_first(row: InstanceFields) -> None:
+    """The instance ends when its handlers have run: it is due at once, for whoever claims it. The caller holds the row's lock,
+    has taken its lease, and found something to undo (``undoing.begin``)."""
     row.status = Status.ROLLING_BACK
     row.wake_at = clock.expression(connections[row._state.db or "default"].vendor)
     row.paused_at = None
@@ -115,13 +117,13 @@ def _shift(row: InstanceFields, paused: timedelta) -> None:
     waits.update(deadline=F("deadline") + paused)
 
 
-def close(row: InstanceFields) -> None:
+def close(row: InstanceFields, *, undo: bool = False) -> None:
     """Cancel what an ended instance leaves open (``cancel_open``), and tell its parent and its children (case CHD-04).
 
-    The caller holds the row's lock, and has set the status in which it ends.
+    The caller holds the row's lock, and has set the status in which it ends. ``undo``: it was rolled back.
     """
     cancel_open(row)
-    family.ended(str(row._state.db), row.pk, row.label, row.status, row.parent_step_id)
+    family.ended(str(row._state.db), row.pk, row.label, row.status, row.parent_step_id, undo=undo)
 
 
 def cancel_open(row: InstanceFields) -> None:

@@ -266,41 +266,6 @@ def test_a_child_and_its_parent() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_children_that_still_run_end_with_the_rollback() -> None:
-    """Design 7: the parent's end ends its children, and that is after its handlers."""
-
-    class Open(Workflow[Any, Any]):
-        class Meta:
-            name = "lif-open"
-
-        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
-            step.do("opened", lambda: None, rollback=fails)
-            step.wait_for_event("never", type="x", timeout=None)
-
-    def handler(undo: Undo[Any]) -> None:
-        note(undo)
-        statuses.append(child().status)
-
-    def child() -> WorkflowInstance:
-        return WorkflowInstance.objects.get(workflow="lif-open")
-
-    def run(step: Step, log: list[str]) -> None:
-        step.do("a", lambda: "A", rollback=handler)
-        step.run_workflow("child", Open, None)
-
-    statuses: list[str] = []
-    row = drained(workflow(run, []).create())
-    assert row.status == S.WAITING
-    row.terminate(rollback=True)
-    drained(row)
-    drain(5)
-    assert (row.status, row.rollback, UNDONE) == (S.TERMINATED, {"outcome": "complete", "failed": []}, [("a-1", "A")])
-    assert (statuses, child().status, child().rollback) == ([S.WAITING], S.TERMINATED, None), (
-        "its own undo was not asked for"
-    )
-
-
-@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("call", ["one", "join"])
 def test_a_retried_parent_starts_an_undone_child_anew(call: str) -> None:
     """Design 7, 9: nothing of an undone child goes forward again, and the keys of what was undone are not used again."""
