@@ -147,6 +147,7 @@ def test_a_child_that_runs_gives_its_slot_back() -> None:
             step.do(
                 "child", lambda: WorkflowInstance.objects.get(workflow="sample").terminate(rollback=True), rollback=note
             )
+            drain(1)  # somebody delivers while it runs
 
     def run(step: Step, log: list[str]) -> None:
         step.run_workflow("child", Child, None)
