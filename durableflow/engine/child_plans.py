@@ -34,8 +34,9 @@ def planned(
     call = (session.claim.seed, record.key_run, *record.identity)
     own = instance_id
     if own is None:
-        own = derive("child", *call).hex()[:32]
-        own += (f"-{position}" if position else "") + (f"-r{attempts}" if attempts else "")
+        own = derive("child", *call).hex()[:32] + (f"-{position}" if position else "")
+    if attempts:
+        own += f"-r{attempts}"  # the id without it is that of the child before
     child = plan(workflow.planned(params, instance_id=own))
     child.row.seed = UUID(bytes=derive("child seed", *call, position)[:16], version=4)
     return child

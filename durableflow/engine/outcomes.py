@@ -120,9 +120,17 @@ def _records(using: str, steps: set[int]) -> dict[int, Record]:
     sql = f"""SELECT id, instance_id, run_number, scope, kind, name, count, config FROM {STEP}
         WHERE {among} AND status = 'pending' AND kind = '{StepKind.CHILD.value}'"""
     return {
-        row[0]: Record(row[0], row[1], row[2], Identity(*row[3:7]), codec.loads(row[7] or "{}").get("join"))
+        row[0]: Record(row[0], row[1], row[2], Identity(*row[3:7]), _config(row[7]).get("join"))
         for row in run(using, sql, params)
     }
+
+
+def _config(text: str | None) -> dict[str, Any]:
+    """What a record says of its call; nothing where it cannot be read: its parent is blocked for that, and nobody else."""
+    try:
+        return dict(codec.loads(text or "{}"))
+    except (CodecError, TypeError, ValueError):
+        return {}
 
 
 def _latest(using: str, steps: Sequence[int]) -> dict[int, int]:
@@ -223,7 +231,7 @@ def _join(using: str, join: int, those: Sequence[tuple[int, Record, Child]], end
         ends.delivered += [event for event, _record, _child in those]
         return
     parent, run_number, *identity, config, reached = rows[0]
-    windowed = codec.loads(config or "{}").get("window") is not None
+    windowed = _config(config).get("window") is not None
     following: list[int] = []
     if windowed:
         # A child that was never let go makes no room. They are let go in order, so that the last position tells which those are.
@@ -252,7 +260,7 @@ def fill(using: str, join: int) -> None:
         using, f"SELECT instance_id, run_number, scope, kind, name, count, config FROM {STEP} WHERE id = %s", [join]
     )
     parent, run_number, *identity, config = rows[0]
-    window = codec.loads(config or "{}").get("window")
+    window = _config(config).get("window")
     if window is None:
         return
     own = Identity(*identity)

@@ -14,7 +14,7 @@ from django.apps import apps
 from django.db import connections
 
 from durableflow.core import clock, codec, dispatch
-from durableflow.core.statuses import FINISHED, SentKind, StepKind
+from durableflow.core.statuses import DEAF, FINISHED, SentKind, StepKind
 
 TERMINATE: Final = "terminate"
 LEAVE: Final = "leave"
@@ -25,6 +25,7 @@ DELETED: Final = "deleted"
 AT_ONCE: Final = 500
 
 _OVER: Final = ", ".join(f"'{status.value}'" for status in sorted(FINISHED))
+_DEAF: Final = ", ".join(f"'{status.value}'" for status in sorted(DEAF))
 _COLUMNS: Final = "instance_id, run_number, kind, type, payload, sent_by_name, via, reason, sent_at, dedupe_key, delivered, consumed_by"
 
 
@@ -47,7 +48,7 @@ def tell_parent(using: str, pk: int, label: str, status: str, parent_step: int) 
         INSERT INTO {_table("SentEvent")} ({_COLUMNS})
         SELECT s.instance_id, s.run_number, '{SentKind.CHILD.value}', '', %s, '', 'engine', '', {now}, '', false, ''
         FROM {_table("StepRecord")} AS s JOIN {_table("WorkflowInstance")} AS p ON p.id = s.instance_id
-        WHERE s.id = %s AND s.status = 'pending' AND p.status NOT IN ({_OVER})"""  # noqa: S608
+        WHERE s.id = %s AND s.status = 'pending' AND p.status NOT IN ({_DEAF})"""  # noqa: S608
     return _insert(using, sql, [codec.dumps(payload), *at, parent_step])
 
 

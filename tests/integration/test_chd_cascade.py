@@ -479,6 +479,41 @@ def test_a_child_whose_parent_is_retried_before_it_hears_of_the_end() -> None:
     assert fresh(row).output == "went" and children_of(row) == [child]
 
 
+def test_a_child_with_an_id_of_its_own_is_started_anew(stopped_clock: StoppedClock) -> None:
+    """Its id is taken by the one that ended with the parent."""
+    row = flow(
+        lambda event, step: step.run_workflow("child", Child, {"wait": 1}, instance_id="x"), max_duration="1 hour"
+    ).create()
+    drain(5)
+    stopped_clock.advance("1 hour")
+    drain(5)
+    row.refresh_from_db()
+    row.retry()
+    drain(5)
+    old, new = children_of(row)
+    assert (old.instance_id, old.status) == ("x", S.TERMINATED)
+    assert (new.instance_id, new.status, new.seed) == ("x-r1", S.WAITING, old.seed)
+
+
+def test_a_child_that_ends_while_its_parent_is_rolled_back() -> None:
+    """Design 7: the run is over; what it still waited for changes nothing of what is undone."""
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        step.do("book", str, rollback=undo)
+        step.run_workflow("child", Child, {"wait": 1})
+
+    def undo(undo: Any) -> None:
+        child_of(row).terminate()
+        settle()
+
+    row = flow(run).create()
+    drain(5)
+    row.terminate(rollback=True)
+    drain(5)
+    assert (fresh(row).status, record_of(row, "child").status) == (S.TERMINATED, "cancelled")
+    assert not history(row, "child_finished") and not SentEvent.objects.filter(delivered=False).exists()
+
+
 def test_a_window_in_which_all_that_is_left_is_parked_goes_on(
     stopped_clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
