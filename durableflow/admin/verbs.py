@@ -43,7 +43,8 @@ class TerminateForm(ReasonForm):
         label=_("First undo what it did"),
         required=False,
         help_text=_(
-            "Runs the rollback handlers of the steps that have started, the latest first. Steps without one keep their effect."
+            "Runs the rollback handlers of the steps that have started, the latest first, then those of child workflows that end with "
+            "it. Steps without one, and children that have ended, keep their effect."
         ),
     )
 

@@ -130,7 +130,7 @@ def _undone(instance: WorkflowInstance) -> str:
         return ""
     if rollback["failed"]:
         return _("Not undone: %s.") % ", ".join(rollback["failed"][:MOST_NAMED])
-    return _("What it had done is undone.")
+    return _("Its rollback handlers have run.")
 
 
 def _failed(error: dict[str, Any] | None) -> str:

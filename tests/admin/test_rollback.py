@@ -120,7 +120,7 @@ def test_what_is_undone_is_not_retried(login, operator) -> None:
     instance = undone(rollback={"outcome": "complete", "failed": []})
     client, address = login(operator), verb_url("retry", instance)
     page = page_of(client, instance)
-    assert address not in page and "What it had done is undone." in page
+    assert address not in page and "Its rollback handlers have run." in page
     assert client.get(address).status_code == client.post(address, {}).status_code == 409
     other = undone()
     data = {"action": "retry_selected", "_selected_action": [instance.pk, other.pk]}
