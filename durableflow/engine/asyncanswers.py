@@ -10,7 +10,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -18,8 +19,8 @@ from typing import Any, Final
 
 from durableflow.core import atomicity
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
-from durableflow.engine.asynccalls import Calls, DurableCall, drop, turn_of
-from durableflow.engine.desk import Desk, Turn
+from durableflow.engine.asynccalls import Calls, DurableCall, drop
+from durableflow.engine.desk import END, NEW, Desk, Turn
 from durableflow.engine.execution import Execution
 from durableflow.engine.handover import adopt_locals
 from durableflow.engine.journal import Identity, Record
@@ -31,6 +32,8 @@ from durableflow.engine.unwind import Block, LeaseLost, Suspend, Unwind, WriteFa
 logger = logging.getLogger("durableflow.engine")
 LOOK: Final = 0.1
 """Seconds between two looks for a stop, and for what has arrived, while something is under way."""
+BUSY_TURNS: Final = 10_000
+"""After so many turns without a rest a loop gets its next answer all the same: something in it spins."""
 TELL_SECONDS: Final = 10.0
 """After so long it is told what keeps an instance from being put away."""
 FORSAKEN_SECONDS: Final = 1.0
@@ -55,6 +58,7 @@ class Ask:
     wake_at: datetime | None = None
     label: str = ""
     parked: bool = False
+    turn: Turn = NEW
 
     @property
     def held_by(self) -> Record | None:
@@ -81,20 +85,40 @@ class Ask:
             self.seat.wake()
 
 
+class Order:
+    """In which order recorded calls ended, as far as a replay has come. In the loop's thread."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._ended = sorted(record.ended for record in records if record.finished and record.ended is not None)
+        self._next = 0
+
+    def is_next(self, record: Record) -> bool:
+        """Whether no other one ended before ``record`` that has not been answered yet."""
+        done = self._next >= len(self._ended)
+        return record.ended is None or done or record.ended <= self._ended[self._next]
+
+    def passed(self, record: Record) -> None:
+        """It is answered."""
+        if record.ended is not None:
+            self._next = max(self._next, bisect_right(self._ended, record.ended))
+
+
 class Answers:
     """The instance's thread at work. ``bodies``: those that run in the loop. ``forsaken``: whether a task was given up, which may
     keep the loop awake for ever."""
 
     def __init__(self, execution: Execution, loop: Loop, desk: Desk, calls: Calls) -> None:
-        self.bodies: set[AsyncBodyRun] = set()
-        self.forsaken = False
         self._execution, self._replay = execution, execution.replay
+        self.bodies: set[AsyncBodyRun] = set()
+        self.order = Order(self._replay.records.values())
+        self.forsaken = False
         self._loop, self._desk, self._calls = loop, desk, calls
         self._parked: dict[DurableCall, Ask] = {}
         self._held: list[Ask] = []
         self._queued: list[Ask] = []
         self._undelivered: set[Body] = set()
         self._sent = 0
+        self._turns = 0
         self._look_at = 0.0
         self._awake_since = time.monotonic()
 
@@ -106,12 +130,16 @@ class Answers:
         """Do one thing, or wait for something to do. Raises Unwind, and whatever else ends the execution."""
         rest = self._loop.rest
         self._desk.collect()  # after that look: what was asked before the loop rested is taken in
-        settled = rest is not None and rest.seen == self._sent
-        work = self._desk.take(settled=settled)
+        settled = rest is not None and rest.seen == self._sent and self._loop.rest is rest
+        if settled:
+            self._turns = self._loop.turns
+            self._release_held()
+        work = self._desk.take(settled=settled or self._loop.turns - self._turns > BUSY_TURNS)
         if work is not None:
+            self._turns = self._loop.turns
             work()
         elif self._queued and settled and not self._alone():
-            self._again(self._queued.pop(0), Turn.NEW)
+            self._again(self._queued.pop(0), NEW)
         elif not (settled and rest is not None and rest.quiet and self._quiescent()):
             self._desk.collect(LOOK)
             self._look()
@@ -134,17 +162,18 @@ class Answers:
 
     def _do_now(self, wait: float) -> None:
         self._desk.collect(wait)
-        while (work := self._desk.take_now()) is not None:
+        while (work := self._desk.take_end()) is not None:
             work()
 
     def _do(self, ask: Ask, turn: Turn) -> None:
         """One question, answered or put off."""
-        if ask.call.gone and turn is not Turn.NOW:
+        if ask.call.gone and turn != END:
             return
-        if turn is Turn.NEW and self._alone():
+        if turn == NEW and self._alone():
             self._queued.append(ask)
             return
-        if turn is not Turn.NOW and ask.held_by is not None:
+        if turn != END and ask.held_by is not None:
+            ask.turn = turn
             self._held.append(ask)
             return
         try:
@@ -155,7 +184,7 @@ class Answers:
             ask.scope.stop = None
             if self._replay.stop is stop:
                 self._replay.stop = None
-            if turn is Turn.NOW and ask.call.gone:
+            if turn == END and ask.call.gone:
                 return
             ask.wake_at, ask.label = stop.outcome.wake_at, stop.outcome.where
             self._parked[ask.call] = ask
@@ -170,7 +199,7 @@ class Answers:
 
     def _in_context(self, answer: Callable[[], Any], turn: Turn) -> Any:
         try:
-            if turn is not Turn.NOW:  # a body that has ended is stored, whatever is asked of the process
+            if turn != END:  # a body that has ended is stored, whatever is asked of the process
                 adopt_locals()
                 self._execution.check_alive()
                 self._check_no_block()
@@ -193,6 +222,8 @@ class Answers:
         """In the loop."""
         if isinstance(value, Body):
             self._undelivered.discard(value)
+        if ask.record is not None:
+            self.order.passed(ask.record)
         ask.deliver(value, error)
 
     def _post(self, callback: Callable[[], None]) -> None:
@@ -233,9 +264,18 @@ class Answers:
                 self._replay.skipped(first.identity, missed)
             first.scope.forgive(None if first.record is None else first.record.seq)
             ready = [first]
-        for ask in ready:
+        self._release(ready)
+
+    def _release_held(self) -> None:
+        """For some, all that had to be called first may be called by now."""
+        if self._held:
+            self._release([ask for ask in self._held if ask.held_by is None])
+
+    def _release(self, these: list[Ask]) -> None:
+        for ask in these:
             self._held.remove(ask)
-            self._again(ask, turn_of(ask.record))
+            self.submit(ask, ask.turn)
+        self._desk.collect()
 
     def _alone(self) -> bool:
         """Whether an async body is under way that shall be alone: after a worker was lost, until something is stored (design 6,
@@ -259,10 +299,6 @@ class Answers:
         """While something is under way: has the process to stop, is somebody to be left, can a call go on that waits?"""
         if self._calls.stuck is not None:
             self._replay.give_up(self._calls.stuck)
-        if self._held and self._loop.rest is not None:
-            for ask in [ask for ask in self._held if ask.held_by is None]:
-                self._held.remove(ask)
-                self._again(ask, turn_of(ask.record))
         now = time.monotonic()
         if now < self._look_at:
             return
@@ -285,7 +321,7 @@ class Answers:
             news = self._execution.news != before
             for ask in waiting:
                 if news or (ask.wake_at is not None and ask.wake_at <= moment):
-                    self._again(ask, Turn.NEW)
+                    self._again(ask, NEW)
 
     def _tell_why_awake(self, waiting: list[Ask]) -> None:
         """Calls that wait cost nothing, but a loop that something else keeps awake does: say so once."""

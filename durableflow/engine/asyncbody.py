@@ -10,6 +10,7 @@ import asyncio
 import contextvars
 import inspect
 import logging
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from durableflow.authoring.context import set_current_step
 from durableflow.core import atomicity
 from durableflow.core.exceptions import InvalidConfig, InvalidDurableCall
 from durableflow.engine import watcher
+from durableflow.engine.attempts import Attempt
 from durableflow.engine.bodies import BodyRun
 from durableflow.engine.bounds import bounded_await
 from durableflow.engine.timeouts import forget_interruption
@@ -30,6 +32,8 @@ CANCEL_SECONDS: Final = 1.0
 """How long a task that was cancelled is waited for."""
 BLOCKED_SECONDS: Final = 2.0
 """Seconds past its deadline after which the watcher gives up an async body: the loop that should cancel it is blocked."""
+HELD_SECONDS: Final = 0.1
+"""How often a body is looked at whose clock is held."""
 Finish = Callable[[], Any]
 """What the instance's thread has to do when a body has ended: the value of its step, or its error is raised."""
 
@@ -106,6 +110,11 @@ class AsyncBodyRun(BodyRun):
     def _returned(self, value: Any) -> str:
         if not inspect.isawaitable(value):
             return super()._returned(value)
+        if getattr(value, "durable_call", False):
+            self.session.replay.refuse(
+                f"The body of step {self.identity.label!r} of {self.lease.label} returned {value!r}. A body cannot make durable calls: "
+                "await the call in run(), before the step."
+            )
         if self.options.atomic:
             close(value)
             raise self._not_atomic()
@@ -150,7 +159,7 @@ class Body:
         place.bodies.add(run)
         try:
             task = place.new_body(self._inside(), contextvars.copy_context())
-            in_time = await _wait(task, max(0.0, attempt.due - time.monotonic()), place)
+            in_time = await _wait(task, attempt, place)
             if not in_time or time.monotonic() > attempt.due:  # by then it has been cancelled
                 return partial(run.fail, run.timeout_error())
             value, error = task.result()
@@ -180,12 +189,13 @@ class Body:
             close(self._awaitable)
 
 
-async def _wait(task: asyncio.Task[Any], seconds: float, place: Place) -> bool:
-    """Whether the task ends within ``seconds``; else it is cancelled."""
+async def _wait(task: asyncio.Task[Any], attempt: Attempt, place: Place) -> bool:
+    """Whether the task ends within the attempt's time; else it is cancelled."""
     try:
-        done, _ = await asyncio.wait({task}, timeout=seconds)
-        if done:
-            return True
+        while (left := attempt.due - time.monotonic()) > 0:  # its clock may be held meanwhile
+            done, _ = await asyncio.wait({task}, timeout=min(left, HELD_SECONDS if left == math.inf else left))
+            if done:
+                return True
         await _cancel(task, place)
     except asyncio.CancelledError:
         await _cancel(task, place)

@@ -10,15 +10,16 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Generator
 from contextvars import Context, copy_context
+from functools import partial
 from typing import Any, NoReturn
 from weakref import WeakKeyDictionary, WeakSet
 
-from durableflow.authoring.calls import Call
+from durableflow.authoring.calls import Call, DoCall
 from durableflow.authoring.context import current_step
-from durableflow.authoring.group_calls import PatchCall
-from durableflow.core.exceptions import InvalidDurableCall, SuspensionSwallowed
+from durableflow.authoring.group_calls import MapCall, PatchCall
+from durableflow.core.exceptions import InvalidConfig, InvalidDurableCall, SuspensionSwallowed
 from durableflow.engine.asyncbody import Body, current_body
-from durableflow.engine.desk import Turn
+from durableflow.engine.desk import NEW, Turn, recorded
 from durableflow.engine.journal import FAILED, Identity, Record
 from durableflow.engine.replay import MAX_REFUSED_CALLS, Replay, Scope
 
@@ -52,6 +53,8 @@ class DurableCall(Coroutine[Any, Any, Any]):
     answers it. ``gone``: nobody waits for it any more.
     """
 
+    durable_call = True
+
     def __init__(self, what: str, calls: Calls, drive: Callable[[DurableCall], Awaitable[Any]]) -> None:
         self.what = self.__name__ = self.__qualname__ = what
         self.gone = False
@@ -68,6 +71,12 @@ class DurableCall(Coroutine[Any, Any, Any]):
         self.context = copy_context()
         self._inner = self._calls.answer(self, self._drive)
         return self._inner
+
+    def __repr__(self) -> str:
+        return f"<{self.what} of {self._calls.replay.where}, {'awaited' if self._begun else 'not awaited'}>"
+
+    def __bool__(self) -> bool:
+        self._calls.refuse_truth(self.what)
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._begin().__await__()
@@ -220,6 +229,12 @@ class Calls:
             scope.mark_met(record)
         return identity, record
 
+    def refuse_truth(self, what: str) -> NoReturn:
+        """A call was asked for its truth: an answer that nobody has awaited must not pass for a yes."""
+        self._refuse(
+            f"{what} of {self.replay.where} was not awaited, so whether it is true is not known. Write await before the call."
+        )
+
     def new(self, what: str, drive: Callable[[DurableCall], Awaitable[Any]]) -> DurableCall:
         """A call that has been made."""
         call = DurableCall(what, self, drive)
@@ -289,13 +304,31 @@ class Calls:
         return ""
 
 
+def check_arguments(call: Call) -> None:
+    """Refuse a call that nobody has awaited where its value is meant. Raises InvalidConfig."""
+    given: Collection[Any] = ()
+    if isinstance(call, DoCall) and isinstance(call.body, partial):
+        given = call.body.args
+    elif isinstance(call, MapCall):
+        given = call.items
+    for number, value in enumerate(given, start=1):
+        if isinstance(value, DurableCall):
+            raise InvalidConfig(
+                f"step {call.name!r}: argument {number} is {value.what}, which was not awaited. Write await before that call.",
+                step=call.name,
+                field="args",
+            )
+
+
 def turn_of(record: Record | None, call: Call | None = None) -> Turn:
-    """When a call with this record is answered."""
+    """When a call with this record is answered. What has no place in the history (``now``, say) had its answer at once."""
     if isinstance(call, PatchCall):
-        return Turn.VALUE  # its answer depends on what is still to be met
+        return recorded()  # its answer depends on what is still to be met
     if record is None or not record.finished:
-        return Turn.NEW
-    return Turn.ERROR if record.status == FAILED else Turn.VALUE
+        return NEW
+    if record.ended is not None:
+        return recorded(1, record.ended)
+    return recorded(2 if record.status == FAILED else 0, record.seq)
 
 
 def _names(calls: Collection[DurableCall]) -> str:

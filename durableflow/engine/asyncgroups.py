@@ -17,9 +17,9 @@ from durableflow.authoring.group_calls import GatherCall, MapCall
 from durableflow.core.exceptions import InvalidConfig
 from durableflow.engine import scopes
 from durableflow.engine.asyncbody import CANCEL_SECONDS
-from durableflow.engine.asynccalls import Calls, DurableCall
+from durableflow.engine.asynccalls import Calls, DurableCall, turn_of
 from durableflow.engine.branch import Branch
-from durableflow.engine.desk import Turn
+from durableflow.engine.desk import NEW, Turn, recorded
 from durableflow.engine.execution import Execution
 from durableflow.engine.gathering import Plan, plan_gather, plan_map
 from durableflow.engine.journal import Identity, Record
@@ -53,14 +53,23 @@ async def settle(
 ) -> Any:
     """What the group returns or raises, as in a plain ``run``."""
     # A dry replay looks into what has begun before a recorded failure cuts it off: there may be something to undo.
-    turn = Turn.VALUE if record is not None and (record.finished or run.execution.dry) else Turn.NEW
+    turn = recorded() if record is not None and (record.finished or run.execution.dry) else NEW
     begin = partial(_begin, run.execution, scope, identity, call)
     plan = await run.ask(made, turn, scope, identity, record, begin)
+    if record is not None and record.finished and isinstance(call, MapCall):
+        turn = _after_items(run.execution, identity)
     while True:
         branches, value = await run.ask(made, turn, scope, None, None, partial(_next, plan))
         if branches is None:
             return value
         await _run_all(run, branches, identity, call.concurrency)
+
+
+def _after_items(execution: Execution, identity: Identity) -> Turn:
+    """A recorded map is over when the last of its items was."""
+    inner = scopes.inner(identity)
+    ended = [record.ended for record in execution.replay.records.values() if record.identity.scope == inner]
+    return recorded(1, max((number for number in ended if number is not None), default=0))
 
 
 def _begin(execution: Execution, scope: Scope, identity: Identity, call: GatherCall | MapCall) -> Plan:
@@ -141,5 +150,6 @@ def _item(run: Asker, branch: Branch, identity: Identity, scope: Scope) -> Durab
     record = run.execution.replay.records.get(identity)
     work = partial(branch.run, scope)
     return run.calls.new(
-        f"{identity.kind} {identity.label!r}", lambda made: run.ask(made, Turn.NEW, scope, identity, record, work)
+        f"{identity.kind} {identity.label!r}",
+        lambda made: run.ask(made, turn_of(record), scope, identity, record, work),
     )

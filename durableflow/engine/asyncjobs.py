@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -11,7 +10,7 @@ from typing import Any, TypeVar
 
 from durableflow.engine import shutdown
 from durableflow.engine.asyncbody import CANCEL_SECONDS, AsyncBodyRun, current_body
-from durableflow.engine.desk import Desk, Turn
+from durableflow.engine.desk import JOB, Desk
 from durableflow.engine.interception import Interceptor
 from durableflow.engine.timeouts import Deadline, clean_connections, drop_active, forget_interruption
 
@@ -24,9 +23,13 @@ class Job:
     def __init__(self, work: Callable[[], Any], body: AsyncBodyRun | None, interceptor: Interceptor) -> None:
         self.future: Future[Any] = Future()
         self._work, self._body, self._interceptor = work, body, interceptor
+        if body is not None:
+            body.attempt.hold_clock()  # others keep the instance's thread busy; that is none of the body's time
 
     def __call__(self) -> None:
         """Do it. Raises KeyboardInterrupt of a stop."""
+        if self._body is not None:
+            self._body.attempt.go_on()
         if not self.future.set_running_or_notify_cancel():
             return
         try:
@@ -46,7 +49,7 @@ class Job:
     def _run_for(self, body: AsyncBodyRun, work: Callable[[], Any]) -> Any:
         """On behalf of an async body, whose deadline counts here too."""
         attempt = body.attempt
-        left = attempt.due - time.monotonic()
+        left = attempt.budget
         deadline = Deadline(left if left > 0 else CANCEL_SECONDS)  # past it, it cleans up
         with attempt.moved(threading.current_thread(), list(body.scope.wrappers)):
             try:
@@ -75,5 +78,5 @@ class InstanceThread(Executor):
         if self._desk.closed:
             raise RuntimeError("The execution of this workflow is over: its thread takes nothing more.")
         job = Job(partial(fn, *args, **kwargs), current_body.get(), self._interceptor)
-        self._desk.ask(Turn.NOW, job)
+        self._desk.ask(JOB, job)
         return job.future

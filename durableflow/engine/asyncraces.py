@@ -19,7 +19,7 @@ from durableflow.engine import scopes
 from durableflow.engine.asyncbody import CANCEL_SECONDS
 from durableflow.engine.asynccalls import DurableCall
 from durableflow.engine.asyncgroups import Asker, awaitable
-from durableflow.engine.desk import Turn
+from durableflow.engine.desk import NEW, recorded
 from durableflow.engine.execution import Execution
 from durableflow.engine.gathering import begin
 from durableflow.engine.journal import Identity, Record
@@ -50,13 +50,13 @@ async def race(
 ) -> Winner[Any]:
     """The winner, or its error is raised, as in a plain ``run``."""
     execution = run.execution
-    turn = Turn.VALUE if record is not None and record.finished else Turn.NEW
+    turn = recorded() if record is not None and record.finished else NEW
     record = await run.ask(made, turn, scope, identity, record, partial(_begin, execution, scope, identity, call))
     if not record.finished:
         entrants = entrants_of(identity, call, decided=False)
         visits = {entrant.name: await _visit(run, entrant, identity) for entrant in entrants}
         decide = partial(_decide, execution, scope, record, entrants, visits)
-        await run.ask(made, Turn.NEW, scope, None, None, decide)
+        await run.ask(made, NEW, scope, None, None, decide)
     winner = await run.ask(made, turn, scope, None, None, partial(winner_of, execution, identity, record, call))
     value = await _run(run, winner, identity)
     await run.ask(made, turn, scope, None, None, partial(check_met, execution, winner))

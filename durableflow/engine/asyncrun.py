@@ -155,14 +155,14 @@ class AsyncRun:
         until = time.monotonic() + CLOSE_SECONDS
         while self._thread.is_alive() and (left := until - time.monotonic()) > 0:
             self._desk.collect(min(left, LOOK))
-            while (work := self._desk.take_now()) is not None:
+            while (work := self._desk.take_job()) is not None:
                 if isinstance(work, Job):
                     work()
             if self._calls.stuck is not None:
                 self._replay.give_up(self._calls.stuck)
         self._desk.closed = True
         self._desk.collect()
-        while (work := self._desk.take_now()) is not None:
+        while (work := self._desk.take_job()) is not None:
             if isinstance(work, Job):
                 work.future.cancel()
         if self._thread.is_alive():

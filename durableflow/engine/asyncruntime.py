@@ -20,8 +20,8 @@ from durableflow.core import codec
 from durableflow.engine import asyncgroups, asyncraces, continuing
 from durableflow.engine.asyncanswers import AGAIN, Answers, Ask
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
-from durableflow.engine.asynccalls import Calls, DurableCall, turn_of
-from durableflow.engine.desk import Desk, Turn
+from durableflow.engine.asynccalls import Calls, DurableCall, check_arguments, turn_of
+from durableflow.engine.desk import END, NEW, Desk, Turn
 from durableflow.engine.execution import Execution
 from durableflow.engine.journal import COMPLETE, Identity, Record
 from durableflow.engine.loop import Loop
@@ -49,6 +49,7 @@ class AsyncRuntime:
         """See ``AsyncRuntime``."""
         what = f"{call.kind} {call.name!r}"
         scope, path = self.calls.guard(what)
+        check_arguments(call)
         identity, record = self.calls.reserve(scope, path, call)
         if self.execution.dry:
             self.execution.made(identity, call)
@@ -66,22 +67,30 @@ class AsyncRuntime:
     ) -> Any:
         if record is not None and isinstance(call, DoCall) and self._at_hand(record, scope):
             try:
-                return None if record.output is None else codec.loads(record.output)
+                value = None if record.output is None else codec.loads(record.output)
             except Exception:  # noqa: S110  what cannot be read blocks the instance: the way of all others
                 pass
+            else:
+                self.answers.order.passed(record)
+                return value
         work = partial(self.execution.answer_as, scope, identity, call)
         return await self.ask(made, turn_of(record, call), scope, identity, record, work)
 
     def _at_hand(self, record: Record, scope: Scope) -> bool:
         """Whether the loop's thread itself can give what is recorded: most of a replay is that."""
         plain = record.status == COMPLETE and not record.sensitive and scope.entrant is None
-        return plain and not self.execution.dry and scope.earlier_unmet(record) is None
+        return (
+            plain
+            and not self.execution.dry
+            and self.answers.order.is_next(record)
+            and scope.earlier_unmet(record) is None
+        )
 
     def set_progress(self, value: Any) -> Coroutine[Any, Any, None]:
         """See ``AsyncRuntime``."""
         scope, _path = self.calls.guard("set_progress()")
         work = partial(self.execution.set_progress, value)
-        return self.calls.new("set_progress()", lambda made: self.ask(made, Turn.NEW, scope, None, None, work))
+        return self.calls.new("set_progress()", lambda made: self.ask(made, NEW, scope, None, None, work))
 
     def continue_as_new(self, params: Any) -> NoReturn:
         """See ``CommonRuntime``. The instance's thread ends the run; here nothing goes on after it."""
@@ -137,10 +146,10 @@ class AsyncRuntime:
             while True:
                 if isinstance(value, Body):
                     finish = await value.end(self)
-                    value = await self._sent_off(made, Turn.NOW, scope, identity, record, finish, work)
+                    value = await self._sent_off(made, END, scope, identity, record, finish, work)
                 elif value is AGAIN and seat is not None:
                     await seat.take()
-                    value = await self._sent_off(made, Turn.NEW, scope, identity, record, work, work)
+                    value = await self._sent_off(made, NEW, scope, identity, record, work, work)
                 else:
                     return value
         finally:

@@ -65,6 +65,8 @@ class Attempt:
         self.connections: list[BaseDatabaseWrapper] = []
         self.grace = 0.0
         self._in_body = False
+        self._holds = 0
+        self._held_at = self._held_due = math.inf
         self._lock = threading.Lock()
 
     @property
@@ -83,6 +85,27 @@ class Attempt:
         self.due = self.began + seconds
         self.markable = markable
         self._in_body = True
+
+    def hold_clock(self) -> None:
+        """Its time stands still from here on: it waits for something that others of its instance keep busy."""
+        with self._lock:
+            self._holds += 1
+            if self._holds == 1:
+                self._held_at, self._held_due = time.monotonic(), self.due
+                self.due = math.inf
+
+    def go_on(self) -> None:
+        """Its time goes on, once for each time that it was held."""
+        with self._lock:
+            self._holds -= 1
+            if not self._holds:
+                self.due = self._held_due + time.monotonic() - self._held_at
+
+    @property
+    def budget(self) -> float:
+        """Seconds that are left of its time."""
+        with self._lock:
+            return self._held_due - self._held_at if self._holds else self.due - time.monotonic()
 
     def left(self) -> None:
         """The body has ended: nothing may interrupt its thread any more."""

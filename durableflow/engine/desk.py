@@ -6,38 +6,47 @@ to ``sync_to_async``: code, ORM and checkpoints agree on one connection and one 
 
 from __future__ import annotations
 
-import time
+import heapq
 from collections import deque
 from collections.abc import Callable
-from enum import IntEnum
 from queue import Empty, SimpleQueue
-from typing import Final
+from typing import Final, NamedTuple
 
-UNSETTLED: Final = 0.05
-"""Seconds for which a loop that never rests can hold up what waits for its rest."""
+Work = Callable[[], None]
 
 
-class Turn(IntEnum):
-    """In which order the instance's thread takes what it is asked. All but ``NOW`` wait until the loop rests: a replay hands out
-    recorded values first, then recorded errors, and only then begins something new, so that it comes to the same place as
-    the execution before it whatever the timing."""
+class Turn(NamedTuple):
+    """In which order the instance's thread takes what it is asked. All but jobs wait until the loop rests: so the program has seen
+    each answer before it gets the next one, in the first execution as in a replay. What is recorded comes before anything
+    new, in the order in which it had ended (``rank``)."""
 
-    NOW = 0
-    VALUE = 1
-    ERROR = 2
-    NEW = 3
+    stage: int
+    rank: tuple[int, int] = (0, 0)
+
+
+JOB: Final = Turn(0)
+"""What user code gives to ``sync_to_async``: at once."""
+END: Final = Turn(1)
+"""A body has ended."""
+NEW: Final = Turn(3)
+
+
+def recorded(first: int = 0, second: int = 0) -> Turn:
+    """The turn of what is recorded."""
+    return Turn(2, (first, second))
 
 
 class Desk:
     """What the instance's thread is asked to do. Any thread may ask; the instance's alone takes."""
 
     def __init__(self) -> None:
-        self._inbox: SimpleQueue[tuple[Turn, Callable[[], None]] | None] = SimpleQueue()
-        self._turns: tuple[deque[Callable[[], None]], ...] = tuple(deque() for _turn in Turn)
-        self._since = 0.0
+        self._inbox: SimpleQueue[tuple[Turn, Work] | None] = SimpleQueue()
+        self._jobs: deque[Work] = deque()
+        self._waiting: list[tuple[Turn, int, Work]] = []
+        self._number = 0
         self.closed = False
 
-    def ask(self, turn: Turn, work: Callable[[], None]) -> None:
+    def ask(self, turn: Turn, work: Work) -> None:
         """Have ``work`` done."""
         self._inbox.put((turn, work))
 
@@ -51,31 +60,32 @@ class Desk:
             item = self._inbox.get(timeout=wait) if wait else self._inbox.get_nowait()
             while True:
                 if item is not None:
-                    if not self._pending():
-                        self._since = time.monotonic()
-                    self._turns[item[0]].append(item[1])
+                    self._sort_in(*item)
                 item = self._inbox.get_nowait()
         except Empty:
             pass
 
-    def take(self, *, settled: bool) -> Callable[[], None] | None:
+    def _sort_in(self, turn: Turn, work: Work) -> None:
+        if turn.stage == JOB.stage:
+            self._jobs.append(work)
+            return
+        self._number += 1
+        heapq.heappush(self._waiting, (turn, self._number, work))
+
+    def take(self, *, settled: bool) -> Work | None:
         """What to do next. ``settled``: the loop rests."""
-        if self._turns[Turn.NOW]:
-            return self._turns[Turn.NOW].popleft()
-        if settled or (self._pending() and time.monotonic() - self._since > UNSETTLED):
-            for waiting in self._turns:
-                if waiting:
-                    return waiting.popleft()
+        if self._jobs:
+            return self._jobs.popleft()
+        if self._waiting and settled:
+            return heapq.heappop(self._waiting)[2]
         return None
 
-    def take_now(self) -> Callable[[], None] | None:
-        """What cannot wait, and nothing else."""
-        return self._turns[Turn.NOW].popleft() if self._turns[Turn.NOW] else None
+    def take_job(self) -> Work | None:
+        """A job, and nothing else."""
+        return self._jobs.popleft() if self._jobs else None
 
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to do."""
-        return not any(self._turns)
-
-    def _pending(self) -> bool:
-        return any(self._turns[turn] for turn in (Turn.VALUE, Turn.ERROR, Turn.NEW))
+    def take_end(self) -> Work | None:
+        """A job, or the end of a body."""
+        if not self._jobs and self._waiting and self._waiting[0][0].stage == END.stage:
+            return heapq.heappop(self._waiting)[2]
+        return self.take_job()

@@ -153,7 +153,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
         claim.lease.children = not claim.first
         _fail(claim, interceptor, failures.describe(error), leftovers=True, undo=not claim.first)
         return
-    records = [] if claim.first else load_journal(claim.lease, claim.run_number)
+    records = [] if claim.first else load_journal(claim.lease, claim.run_number, ordered=cls.run_is_async)
     try:
         params = _params(claim)
     except CodecError as unreadable:

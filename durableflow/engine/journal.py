@@ -39,7 +39,8 @@ class Identity(NamedTuple):
 
 @dataclass(slots=True)
 class Record:
-    """A row of the journal. ``output`` and ``error`` are undecoded texts: most replays need only some of them."""
+    """A row of the journal. ``output`` and ``error`` are undecoded texts: most replays need only some of them. ``ended``: a number
+    that rises in the order in which calls ended, where somebody has asked for it."""
 
     identity: Identity
     seq: int
@@ -56,6 +57,7 @@ class Record:
     wake_at: datetime | None = None
     token: int | None = None
     met: bool = False
+    ended: int | None = None
 
     @property
     def finished(self) -> bool:

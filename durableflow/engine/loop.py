@@ -28,14 +28,16 @@ class Rest(NamedTuple):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """An event loop that tells when it is about to wait. ``ring``: called then, in the loop's thread."""
+    """An event loop that tells when it is about to wait. ``ring``: called then, in the loop's thread. ``turns``: how often it has
+    looked for something to do."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self.seen = 0
+        self.turns = 0
         self.rest: Rest | None = None
         self._jobs = 0
         self._ring = ring
-        self._polling = _Selector(self._begin_rest, self._end_rest)
+        self._polling = _Selector(self._begin_turn, self._begin_rest, self._end_rest)
         super().__init__(self._polling)
         self.set_default_executor(_ClosingPool(thread_name_prefix="durableflow-async"))
 
@@ -61,6 +63,9 @@ class Loop(asyncio.SelectorEventLoop):
     def _job_done(self, _future: asyncio.Future[Any]) -> None:
         self._jobs -= 1
 
+    def _begin_turn(self) -> None:
+        self.turns += 1
+
     def _begin_rest(self, alone: bool) -> None:
         self.rest = Rest(self.seen, alone and not self._jobs)
         self._ring()
@@ -72,11 +77,12 @@ class Loop(asyncio.SelectorEventLoop):
 class _Selector(selectors.DefaultSelector):
     """Tells when it is about to block, and whether only the loop's own descriptor can end that."""
 
-    def __init__(self, before: Callable[[bool], None], after: Callable[[], None]) -> None:
+    def __init__(self, turn: Callable[[], None], before: Callable[[bool], None], after: Callable[[], None]) -> None:
         super().__init__()
-        self._before, self._after = before, after
+        self._turn, self._before, self._after = turn, before, after
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self._turn()
         if timeout is not None and timeout <= 0:
             return super().select(timeout)
         self._before(timeout is None and len(self.get_map()) <= OWN_DESCRIPTORS)

@@ -65,7 +65,7 @@ def roll_back(claim: Claim, cls: type[Any], params: Any, interceptor: Intercepto
     left = [handler for handler in undone.handlers if not handler.ended]
     if not left:
         return
-    records = {record.identity: record for record in load_journal(claim.lease, claim.run_number)}
+    records = {record.identity: record for record in load_journal(claim.lease, claim.run_number, ordered=cls.run_is_async)}
     dry = dry_run(claim, cls, [_as_it_was(record) for record in records.values()], params)
     _check_database(dry, left)
     session = _ready(dry, interceptor)

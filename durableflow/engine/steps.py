@@ -227,9 +227,27 @@ def _own_wake_at(lease: Lease, write: StepWrite) -> Any:
     return rows[0][1]
 
 
-def load_journal(lease: Lease, run_number: int) -> list[Record]:
-    """All records of a run, in one query (case OPS-01)."""
-    return _load(lease, run_number)
+def load_journal(lease: Lease, run_number: int, *, ordered: bool = False) -> list[Record]:
+    """All records of a run, in one query (case OPS-01). ``ordered``: by another one, also in which order they ended."""
+    records = _load(lease, run_number)
+    if ordered and records:
+        ended = _load_order(lease, run_number)
+        for record in records:
+            record.ended = ended.get((record.identity.kind, record.identity.label))
+    return records
+
+
+@patient
+def _load_order(lease: Lease, run_number: int) -> dict[tuple[str, str], int]:
+    """The last history entry by which each call ended: their ids rise in the order of commit."""
+    rows = run(
+        lease.using,
+        f"""SELECT kind, step, max(id) FROM {HISTORY} WHERE instance_id = %s AND run_number = %s AND type IN (
+            'step_completed', 'step_errored', 'sleep_completed', 'wait_completed', 'wait_timed_out', 'wait_cancelled',
+            'child_finished') GROUP BY kind, step""",
+        [lease.pk, run_number],
+    )
+    return {(kind, step): number for kind, step, number in rows}
 
 
 @patient

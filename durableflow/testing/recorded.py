@@ -106,7 +106,7 @@ def recorded_run(instance: WorkflowInstance) -> RecordedRun:
         created=at,
         scheduled_for=moment(scheduled_for),
         code_version=code_version,
-        records=load_journal(lease, run_number),
+        records=load_journal(lease, run_number, ordered=True),
     )
 
 
@@ -176,7 +176,7 @@ def _of_json(data: dict[str, Any]) -> RecordedRun:
     records, left_out = [], set()
     for row in data["records"]:
         identity = Identity(row["scope"], row["kind"], row["name"], row["count"])
-        record = Record(identity, **{name: row[name] for name in _STORED})
+        record = Record(identity, **{name: row[name] for name in _STORED if name in row})
         record.wake_at = None if row["wake_at"] is None else datetime.fromisoformat(row["wake_at"])
         records.append(record)
         if row.get("left_out"):

@@ -264,6 +264,20 @@ def test_the_deadline_counts_for_what_a_body_does_in_the_instances_thread(where:
     assert first["error"]["type"] == "durableflow.StepTimeout"
 
 
+def test_waiting_for_the_instances_thread_is_none_of_a_bodys_time() -> None:
+    """A plain body of a sibling keeps that thread busy."""
+
+    async def orm() -> int:
+        await asyncio.sleep(0.1)
+        return await Group.objects.acount()
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        return await asyncio.gather(step.do("orm", orm, timeout=0.6), step.do("plain", time.sleep, 1.5))
+
+    instance = drained(async_workflow(run, []).create())
+    assert instance.output == [0, None], instance.error
+
+
 def test_a_cancelled_call_cancels_its_body_and_records_nothing() -> None:
     async def body() -> None:
         started.set()

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import random
 import warnings
+from functools import partial
 from typing import Any
 
 import pytest
@@ -358,3 +359,120 @@ def test_what_a_cancelled_task_had_recorded_need_not_be_met(stopped_clock: Stopp
     instance = drained(instance)
     assert (instance.status, instance.output) == (S.COMPLETE, "done"), instance.blocked
     assert log == ["caught", "compensated", False, "caught", True, False]
+
+
+# Programs that look at which one is first ---------------------------------------------------------------------------------
+
+
+async def as_completed(step: AsyncStep, log: list[Any]) -> Any:
+    found = []
+    for future in asyncio.as_completed([step.do(f"x{n}", later, n, n / 20) for n in (3, 1, 2)]):
+        value = await future
+        found.append(await step.do(f"post {value}", partial(str, value)))
+        log.append(value)
+        await step.sleep(f"nap {value}", 60)
+    return found
+
+
+async def wait_for_the_first(step: AsyncStep, log: list[Any]) -> Any:
+    tasks = {asyncio.create_task(step.do(f"x{n}", later, n, n / 20)) for n in (3, 1, 2)}
+    found = []
+    while tasks:
+        done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        found.append(sorted(task.result() for task in done))
+        await step.do(f"post {found[-1]}", lambda: log.append(found[-1]))
+        await step.sleep(f"nap {found[-1]}", 60)
+    return found
+
+
+async def a_queue(step: AsyncStep, log: list[Any]) -> Any:
+    queue: asyncio.Queue[int] = asyncio.Queue()
+
+    async def produce(number: int) -> None:
+        await step.do(f"x{number}", later, number, number / 20)
+        await step.sleep(f"nap of {number}", 60 * (4 - number))
+        await queue.put(number)
+
+    async with asyncio.TaskGroup() as group:
+        for number in (3, 1, 2):
+            group.create_task(produce(number))
+        found = []
+        for place in range(3):
+            found.append(await queue.get())
+            await step.do(f"take {found[-1]}", lambda: log.append(found[-1]))
+            await step.sleep(f"nap {place}", 1)
+    return found
+
+
+async def a_map_against_a_step(step: AsyncStep, log: list[Any]) -> Any:
+    tasks = {
+        asyncio.create_task(step.map("all", later, [1, 2, 3]), name="map"),
+        asyncio.create_task(step.do("slow", later, 4, 0.3), name="step"),
+    }
+    found = []
+    while tasks:
+        done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        found += sorted(task.get_name() for task in done)
+        await step.do(f"post {found}", log.append, list(found))
+        await step.sleep(f"nap {found}", 60)
+    return found
+
+
+@pytest.mark.parametrize(
+    "run", [as_completed, wait_for_the_first, a_queue, a_map_against_a_step], ids=lambda run: run.__name__
+)
+@pytest.mark.parametrize("clock", ["stopped", "running"])
+def test_a_replay_gets_its_answers_in_the_order_in_which_they_came(run: AsyncRun, clock: str, request: Any) -> None:
+    """What was first stays first, however fast a replay is."""
+    stopped: StoppedClock | None = request.getfixturevalue("stopped_clock") if clock == "stopped" else None
+    log: list[Any] = []
+    instance = run_once(run, log)
+    for _ in range(20):
+        if instance.status != S.WAITING:
+            break
+        if stopped is not None:
+            stopped.advance(60)
+        else:
+            due = instance.steps.filter(status="pending", wake_at__isnull=False)
+            due.update(wake_at=instance.created)
+            WorkflowInstance.objects.update(wake_at=instance.created)
+        instance = drained(instance)
+    assert instance.status == S.COMPLETE, (instance.error, instance.blocked)
+    assert sorted(map(str, instance.output)) == sorted(set(map(str, instance.output)))
+    bodies = [step for step in instance.steps.all() if step.name.startswith(("post", "take"))]
+    assert [step.attempts for step in bodies] == [1] * len(instance.output)
+
+
+# Calls that nobody has awaited ----------------------------------------------------------------------------------------------
+
+
+def test_the_truth_of_a_call_is_not_known_before_it_is_awaited() -> None:
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        approved = step.wait_for_approval("release", title="Release?")
+        if not approved:  # type: ignore[truthy-bool]
+            return "held"
+        await step.do("pay", lambda: noted(log, "paid"))
+
+    log: list[Any] = []
+    instance = run_once(run, log)
+    assert (instance.status, log) == (S.ERRORED, [])
+    assert "wait_for_approval 'release' of sample/" in error_of(instance)["message"]
+    assert "Write await before the call" in error_of(instance)["message"]
+
+
+@pytest.mark.parametrize("way", ["argument", "item", "returned"])
+def test_a_call_in_place_of_its_value_reaches_no_body(way: str) -> None:
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        charge = step.do("charge card", lambda: noted(log, "charged"))
+        if way == "argument":
+            await step.do("mail", lambda value: noted(log, value), charge)
+        elif way == "item":
+            await step.map("mail", lambda value: noted(log, value), [charge])
+        else:
+            await step.do("mail", lambda: charge)
+
+    log: list[Any] = []
+    instance = run_once(run, log)
+    assert (instance.status, log) == (S.ERRORED, []), instance.blocked
+    assert "do 'charge card'" in error_of(instance)["message"]
+    assert "not awaited" in error_of(instance)["message"]

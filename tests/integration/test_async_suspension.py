@@ -329,3 +329,14 @@ def test_what_keeps_an_instance_from_being_put_away_is_told(caplog: Any, monkeyp
     (told,) = [record.getMessage() for record in caplog.records if "cannot be put away" in record.getMessage()]
     assert "waits at answer-1" in told
     assert "a timer" in told
+
+
+def test_a_loop_that_spins_gets_its_answers_all_the_same() -> None:
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        task = asyncio.create_task(step.do("work", later, 1))
+        while not task.done():
+            await asyncio.sleep(0)
+        return task.result()
+
+    instance = drained(async_workflow(run, []).create())
+    assert (instance.status, instance.output) == (S.COMPLETE, 1)
