@@ -107,7 +107,7 @@ class Trees(Workflow[int, Any]):
                 never=lambda: step.wait_for_event("never", type="never", timeout=None),
                 late=lambda: step.sleep("late", given / 5000),
             ).name
-        return "now" if step.now() else ""
+        return "now" if step.now().tzinfo else ""
 
     def item(self, item: int) -> int:
         return self.body(item, flaky=item % 5 == 0) + 1
