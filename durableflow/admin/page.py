@@ -12,6 +12,7 @@ from django.http import QueryDict
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from durableflow.admin.badges import badge
 from durableflow.admin.filters import ChildrenFilter
@@ -21,6 +22,7 @@ from durableflow.core.statuses import RollbackStatus, SentKind, Status, StepKind
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.pages.values import json_html
 from durableflow.timeline import (
+    GroupView,
     HistoryView,
     Relative,
     StepView,
@@ -28,6 +30,7 @@ from durableflow.timeline import (
     advice,
     children_of,
     error_of,
+    groups,
     history_page,
     open_waits,
     parent_of,
@@ -40,14 +43,30 @@ STEPS_ON_PAGE: Final = 200
 HISTORY_ON_PAGE: Final = 100
 HISTORY_AT_ONCE: Final = 2_000
 EVENTS_ON_PAGE: Final = 20
+SHOWN: Final = {
+    "failed": (gettext_lazy("Failed steps"), (StepStatus.FAILED,)),
+    "open": (gettext_lazy("Unfinished steps"), (StepStatus.PENDING, StepStatus.STARTED)),
+}
+"""Which steps can be shown alone: name and statuses."""
+TOLD: Final = (
+    (gettext_lazy("%(n)d complete"), (StepStatus.COMPLETE,)),
+    (gettext_lazy("%(n)d failed"), (StepStatus.FAILED,)),
+    (gettext_lazy("%(n)d unfinished"), (StepStatus.PENDING, StepStatus.STARTED)),
+    (gettext_lazy("%(n)d cancelled"), (StepStatus.CANCELLED,)),
+)
+"""How a group tells of its members: text and the statuses that it counts."""
 
 
 class StepRow:
     """A step with its output drawn.
 
-    ``children``: name, address and drawn status of the instances that it has started; ``children_url``: of a join, their list.
+    ``members``: what has become of a group's members; ``failed``: name and address of the first that failed, ``more_failed``: how
+    many more. ``children``: name, address and drawn status of the instances that it has started; ``children_url``: of a join, their list.
     """
 
+    members = ""
+    failed: Sequence[tuple[str, str]] = ()
+    more_failed = 0
     children: Sequence[tuple[str, str, SafeString]] = ()
     children_url = ""
 
@@ -58,6 +77,14 @@ class StepRow:
         self.kind = _word(StepKind, view.kind)
         undo = view.rollback
         self.rollback = "" if undo is None else badge(undo.status, _word(RollbackStatus, undo.status))
+
+
+def _draw_group(row: StepRow, group: GroupView) -> None:
+    """Tell at the row of a group what has become of its members."""
+    told = [text % {"n": group.count(*statuses)} for text, statuses in TOLD if group.count(*statuses)]
+    row.members = ", ".join(told)
+    row.failed = [(label, to_step(pk)) for pk, label in group.failed]
+    row.more_failed = group.count(StepStatus.FAILED) - len(group.failed)
 
 
 def number_in(asked: QueryDict, name: str) -> int:
@@ -169,10 +196,24 @@ class InstancePage:
 
     # Steps -------------------------------------------------------------------------------------------------------
 
+    @property
+    def only(self) -> str:
+        """Which steps are shown: a key of ``SHOWN``, '' for all."""
+        asked = self._asked.get("only", "")
+        return asked if asked in SHOWN else ""
+
+    @property
+    def choices(self) -> list[tuple[str, Any, bool]]:
+        """The query string, name and whether it is in force, for each choice of steps."""
+        found = [("?", _("All steps"), not self.only)]
+        return found + [(f"?only={key}", label, self.only == key) for key, (label, _statuses) in SHOWN.items()]
+
     @cached_property
     def step_page(self) -> Page[Any]:
         """The step records of one page; the first run's page 1 holds its first steps."""
         rows = self.instance.steps.filter(run_number=self.instance.run_number).order_by("seq").defer("config")
+        if self.only:
+            rows = rows.filter(status__in=SHOWN[self.only][1])
         pages = Paginator(with_start(rows, "raw_output"), STEPS_ON_PAGE)
         return pages.get_page(self._page_of_step(rows) or self._asked.get("steps"))
 
@@ -189,11 +230,13 @@ class InstancePage:
         if not records:
             return []
         rows = []
-        children = children_of(records, self.user)
+        children, below = children_of(records, self.user), groups(self.instance, records)
         for record, view in zip(records, steps(self.instance, records, outputs=False), strict=True):
             full_url = self._url("json", self.instance.pk, f"step-{record.pk}")
             row = StepRow(view, value_html(record, "raw_output", full_url, sensitive=record.sensitive))
             row.children = [self._child(child) for child in children.get(record.pk, ())]
+            if record.pk in below:
+                _draw_group(row, below[record.pk])
             if record.remaining is not None:
                 row.children_url = f"{self._url('changelist')}?{ChildrenFilter.parameter_name}={record.pk}"
             rows.append(row)

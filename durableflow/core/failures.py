@@ -73,6 +73,21 @@ def public(described: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
+def leaves(described: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
+    """The first of the errors that a group consists of, and how many more there are; of another error itself and 0."""
+    first, found = None, 0
+    todo: list[Any] = [described]
+    while todo:
+        error = todo.pop()
+        members = error.get("errors") if isinstance(error, Mapping) else None
+        if isinstance(members, list) and members:
+            todo += reversed(members)
+        elif isinstance(error, Mapping):
+            first = first or error
+            found += error.get("more", 1)
+    return first or described, max(found - 1, 0)
+
+
 def masked(described: Mapping[str, Any]) -> dict[str, Any]:
     """A described error of a sensitive step: its type and step alone (it is rebuilt as a StepFailed)."""
     return {**public(described), "message": REDACTED, "traceback": ""}
@@ -142,7 +157,7 @@ class _Describer:
         described = [self.describe(member, "", depth + 1) for member in kept]
         if len(kept) < len(group.exceptions):
             more = StepFailed(f"{len(group.exceptions) - len(kept):,} more errors of this group are not kept.")
-            described.append(self.describe(more, "", depth + 1))
+            described.append({**self.describe(more, "", depth + 1), "more": len(group.exceptions) - len(kept)})
         return described
 
     def traceback(self, error: BaseException, *, chain: bool) -> str:

@@ -6,6 +6,7 @@ SEC-09). Each function needs a number of queries that does not grow with the ins
 
 from durableflow.core.redact import redact, shown
 from durableflow.timeline.advice import advice
+from durableflow.timeline.groups import GroupView, groups
 from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
 from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.reasons import reason
@@ -16,6 +17,7 @@ from durableflow.timeline.waits import WaitView, open_waits, waited_types, waiti
 __all__ = [
     "HISTORY_TYPES",
     "AttemptView",
+    "GroupView",
     "HistoryPage",
     "HistoryView",
     "Relative",
@@ -26,6 +28,7 @@ __all__ = [
     "advice",
     "children_of",
     "error_of",
+    "groups",
     "history",
     "history_page",
     "members_scope",

@@ -8,7 +8,7 @@ from typing import Any, Final
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from durableflow.core import clock
+from durableflow.core import clock, failures
 from durableflow.core.statuses import RollbackStatus, Status, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
@@ -36,7 +36,7 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
     if instance.status == Status.ROLLING_BACK:
         return _rolling_back(instance)
     if instance.status == Status.ERRORED:
-        return " ".join((_failed(error_of(instance, veil)), _undone(instance))).rstrip()
+        return " ".join((_failed(instance, veil), _undone(instance))).rstrip()
     if instance.status == Status.TERMINATED:
         return " ".join((_("Terminated."), _undone(instance))).rstrip()
     return {
@@ -133,10 +133,19 @@ def _undone(instance: WorkflowInstance) -> str:
     return _("Its rollback handlers have run.")
 
 
-def _failed(error: dict[str, Any] | None) -> str:
+def _failed(instance: WorkflowInstance, veil: Veil | None) -> str:
+    """What ended it; of a group of errors the first one, which says more than how many there are."""
+    stored = instance.error_data
+    first, more = failures.leaves(stored) if isinstance(stored, dict) else (stored, 0)
+    if first is stored:
+        error = error_of(instance, veil)
+    else:
+        error = (veil or Veil.over(instance)).error(failures.public(first))
     if error is None:
         return _("Failed.")
     what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
+    if more:
+        what = _("%(error)s, and %(number)s more") % {"error": what, "number": f"{more:,}"}
     if error["step"]:
         return _("Failed in step %(step)s: %(error)s") % {"step": error["step"], "error": what}
     return _("Failed: %s") % what
