@@ -194,10 +194,7 @@ class Calls:
             self._count(path, self.replay.refusal)
             raise self.replay.refusal
         if outer is not None:
-            self._refuse(
-                f"{what} was called inside the body of step '{outer().name}-{outer().count}' of {self.replay.where}. A body cannot "
-                "make durable calls: move the call to run(), after the step."
-            )
+            self._refuse(self.replay.inside(what, f"{outer().name}-{outer().count}"))
         if threading.current_thread() is not self.thread:
             self._refuse(
                 f"{what} of {self.replay.where} was called from another thread. Durable calls belong to the tasks of run(): return "

@@ -204,7 +204,7 @@ class BodyRun(StepRun):
         if block := atomicity.opened(self.scope.wrappers):
             atomicity.abandon_opened()
             replay.refuse(
-                f"The body of step {self.identity.label!r} of {self.lease.label} left {block} open: what it wrote there is rolled back."
+                f"The body of {self.what} of {self.lease.label} left {block} open: what it wrote there is rolled back."
             )
 
     def _drop(self, what: str) -> NoReturn:

@@ -127,7 +127,8 @@ class Replay:
     """The journal of one run, met by one execution.
 
     ``where``: how messages name the instance. ``open_block``: names what transaction is open in the scope's thread where none
-    may be, '' if none. ``give_up``: called when user code swallows the suspension for ever; it must not return.
+    may be, '' if none. ``give_up``: called when user code swallows the suspension for ever; it must not return. ``undoing``: what runs
+    now is not the program but its rollback handlers.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class Replay:
         self.stop: Unwind | None = None
         self.refusal: InvalidDurableCall | None = None
         self.refused_calls = 0
+        self.undoing = False
         self._open_block, self._thread, self.give_up = open_block, thread, give_up
         self._lock = threading.Lock()
         ordered = sorted(records, key=lambda record: record.seq)
@@ -194,10 +196,7 @@ class Replay:
             self._count(self.refusal)
             raise self.refusal
         if scope.busy is not None:
-            self.refuse(
-                f"{call} was called inside the body of step {scope.busy.label!r} of {self.where}. A body cannot make durable calls: "
-                "move the call to run(), after the step."
-            )
+            self.refuse(self.inside(call, scope.busy.label))
         if self._thread() != scope.owner:
             self.refuse(
                 f"{call} of {self.where} was called from another thread. Durable calls belong to the thread that runs run(), or to "
@@ -209,6 +208,18 @@ class Replay:
                 "block before the call, or put "
                 "it into a step's body."
             )
+
+    def inside(self, call: str, label: str) -> str:
+        """What is wrong with a durable call from the body of this step, or from its rollback handler."""
+        if self.undoing:
+            return (
+                f"{call} was called inside the rollback handler of step {label!r} of {self.where}. A handler cannot make durable calls: "
+                "do the work in the handler itself, or let it create() an instance of another workflow."
+            )
+        return (
+            f"{call} was called inside the body of step {label!r} of {self.where}. A body cannot make durable calls: move the call to "
+            "run(), after the step."
+        )
 
     def refuse(self, message: str) -> NoReturn:
         """Refuse a call; the refusal is sticky, so that catching it does not help."""

@@ -65,7 +65,9 @@ def roll_back(claim: Claim, cls: type[Any], params: Any, interceptor: Intercepto
     left = [handler for handler in undone.handlers if not handler.ended]
     if not left:
         return
-    records = {record.identity: record for record in load_journal(claim.lease, claim.run_number, ordered=cls.run_is_async)}
+    records = {
+        record.identity: record for record in load_journal(claim.lease, claim.run_number, ordered=cls.run_is_async)
+    }
     dry = dry_run(claim, cls, [_as_it_was(record) for record in records.values()], params)
     _check_database(dry, left)
     session = _ready(dry, interceptor)
@@ -99,7 +101,7 @@ def _ready(dry: DryRun, interceptor: Interceptor) -> Execution:
     session = dry.execution
     session.replay.stop = session.replay.root.stop = session.replay.refusal = None
     session.interceptor = Handlers(interceptor)
-    session.dry = False
+    session.dry, session.replay.undoing = False, True
     return session
 
 

@@ -293,7 +293,7 @@ def test_a_durable_call_in_a_handler_is_refused(workflows: Harness, undone: Undo
     assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "failed", "failed": ["c-1", "b-1"]})
     assert (log, undone.names) == (["caught"], ["d", "a"])
     error = row.steps.get(name="b").rollback_error
-    assert "inside the body of step 'b-1'" in error["message"]
+    assert "inside the rollback handler of step 'b-1'" in error["message"]
     assert not row.steps.filter(name="inside").exists()
 
 

@@ -196,7 +196,10 @@ def test_an_async_workflow() -> None:
     row = drained(AsyncSaga.create())
     assert UNDONE == [("b-1", "B"), ("a-1", "A")]
     assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "failed", "failed": ["c-1"]})
-    assert "inside" in row.steps.get(name="c").rollback_error["message"]
+    assert (
+        "do 'inside' was called inside the rollback handler of step 'c-1'"
+        in row.steps.get(name="c").rollback_error["message"]
+    )
 
 
 @pytest.mark.django_db(transaction=True)

@@ -253,5 +253,5 @@ def test_a_durable_call_in_a_handler_of_a_waiting_instance(workflows: Harness) -
     assert (row.status, names()) == (S.TERMINATED, ["a"])
     assert row.rollback == {"outcome": "failed", "failed": ["both-1[1]/c-1", "b-1"]}
     for step in row.steps.filter(rollback_status="failed"):
-        assert f"inside the body of step {step.label!r}" in step.rollback_error["message"]
+        assert f"inside the rollback handler of step {step.label!r}" in step.rollback_error["message"]
     assert not row.steps.filter(name="inside").exists()
