@@ -16,8 +16,11 @@ _bound: Final[WeakSet[CodeType]] = WeakSet()
 def check_one_argument(function: Callable[..., Any], what: str, gets: str) -> None:
     """Raise ValueError unless ``function`` can be called with one argument. ``what`` names it, ``gets`` the argument.
 
-    A callable that does not tell its signature, as some of C do, passes.
+    A class is none: to make an object of it would count as having done the work. A callable that does not tell its signature,
+    as some of C do, passes.
     """
+    if isinstance(function, type):
+        raise ValueError(f"{what} must be a function of one argument, {gets}, not the class {function.__qualname__}.")
     code = getattr(function, "__code__", None)
     known = _bound if getattr(function, "__self__", None) is not None else _plain
     if code is not None and code in known:

@@ -133,3 +133,10 @@ def test_functions_that_can_be_called(handler: Any) -> None:
         rollback = do_call("a", nothing, (), rollback=handler).rollback
         assert rollback is not None and rollback.handler is handler
         assert event_call("a", "a", None, handler).notify is handler
+
+
+@pytest.mark.parametrize("handler", [Rollback, Handlers])
+def test_a_class_is_no_function(handler: Any) -> None:
+    """To make an object of it would count as having undone the step."""
+    with pytest.raises(InvalidConfig, match=rf"^step 'a': rollback must be .* not the class {handler.__name__}"):
+        do_call("a", nothing, (), rollback=handler)
