@@ -155,10 +155,12 @@ class Answers:
             self._do_now(LOOK)
         self._do_now(0)
 
-    def drop(self) -> None:
-        """Bodies that were begun and that the loop has not taken any more."""
+    def close(self) -> None:
+        """Keep nothing. Bodies that were begun and that the loop has not taken any more do not go on."""
         for body in self._undelivered:
             body.drop()
+        for kept in (self._undelivered, self._parked, self._held, self._queued):
+            kept.clear()
 
     def _do_now(self, wait: float) -> None:
         self._desk.collect(wait)

@@ -67,6 +67,15 @@ class Job:
         return value
 
 
+class NoThread(Executor):
+    """What is left in its place when the execution is over. Refers to nothing: asgiref keeps it by a weak key that what an
+    execution leaves behind may refer to."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Raises RuntimeError."""
+        raise RuntimeError("The execution of this workflow is over: its thread takes nothing more.")
+
+
 class InstanceThread(Executor):
     """The instance's thread as an executor, for asgiref: thread-sensitive code runs there."""
 
@@ -76,7 +85,7 @@ class InstanceThread(Executor):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         """See ``Executor``. Raises RuntimeError once the execution is over."""
         if self._desk.closed:
-            raise RuntimeError("The execution of this workflow is over: its thread takes nothing more.")
+            return NoThread().submit(fn, *args, **kwargs)
         job = Job(partial(fn, *args, **kwargs), current_body.get(), self._interceptor)
         self._desk.ask(JOB, job)
         return job.future

@@ -21,7 +21,7 @@ from durableflow.core.exceptions import InvalidDurableCall
 from durableflow.engine.abandonment import stack_of
 from durableflow.engine.asyncanswers import LOOK
 from durableflow.engine.asyncbody import CANCEL_SECONDS, AsyncBodyRun, current_body
-from durableflow.engine.asyncjobs import InstanceThread, Job
+from durableflow.engine.asyncjobs import InstanceThread, Job, NoThread
 from durableflow.engine.asyncruntime import AsyncRuntime, given_up
 from durableflow.engine.desk import Desk
 from durableflow.engine.execution import Execution
@@ -66,6 +66,7 @@ class AsyncRun:
         self._runtime = AsyncRuntime(execution, self._loop, self._desk, self._thread)
         self._calls, self._answers = self._runtime.calls, self._runtime.answers
         self._loop.set_task_factory(self._calls.new_task)
+        self._sensitive = ThreadSensitiveContext()
         self._end: _End | None = None
 
     def result(self, main: Main) -> Any:
@@ -106,9 +107,9 @@ class AsyncRun:
 
     def _start(self, main: Main) -> None:
         context = copy_context()
-        sensitive = ThreadSensitiveContext()
-        SyncToAsync.context_to_thread_executor[sensitive] = InstanceThread(self._desk, self._execution.interceptor)
-        context.run(SyncToAsync.thread_sensitive_context.set, sensitive)
+        executor = InstanceThread(self._desk, self._execution.interceptor)
+        SyncToAsync.context_to_thread_executor[self._sensitive] = executor
+        context.run(SyncToAsync.thread_sensitive_context.set, self._sensitive)
         context.run(set_current_step, None)
         context.run(current_body.set, None)
         try:
@@ -171,7 +172,9 @@ class AsyncRun:
                 self._replay.where,
                 stack_of(self._thread),
             )
-        self._answers.drop()
+        self._answers.close()
+        self._desk.close()
+        SyncToAsync.context_to_thread_executor[self._sensitive] = NoThread()
 
     def _begin_closing(self) -> None:
         """In the loop."""

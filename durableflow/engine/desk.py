@@ -84,6 +84,13 @@ class Desk:
         """A job, and nothing else."""
         return self._jobs.popleft() if self._jobs else None
 
+    def close(self) -> None:
+        """Take nothing more, and keep nothing."""
+        self.closed = True
+        self.collect()
+        self._jobs.clear()
+        self._waiting.clear()
+
     def take_end(self) -> Work | None:
         """A job, or the end of a body."""
         if not self._jobs and self._waiting and self._waiting[0][0].stage == END.stage:

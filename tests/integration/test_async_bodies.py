@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ from django.db import connection
 
 from durableflow import AsyncStep, Retries, StepTimeout, Workflow, WorkflowEvent, drain, get_step_context
 from durableflow.engine import endings, shutdown
+from durableflow.engine.asyncruntime import AsyncRuntime
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.loop import LoopThread
@@ -444,6 +446,22 @@ def test_a_stop_lets_bodies_in_flight_end_and_stores_them(monkeypatch: Any) -> N
     assert (steps_of(row), log) == ([("body-1", "complete")], [])
     monkeypatch.setattr(shutdown, "_sources", [])
     assert drained(row).output == "body"
+
+
+def test_an_execution_that_ends_with_calls_queued_is_freed() -> None:
+    async def fail() -> None:
+        raise ValueError("broken")
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(step.do("fails", fail))
+            group.create_task(step.sleep("nap", 60))
+
+    instance = drained(async_workflow(run, []).create())
+    assert instance.status == S.ERRORED
+    gc.collect()
+    kept = [found for found in gc.get_objects() if isinstance(found, AsyncRuntime)]
+    assert instance.instance_id not in [found.instance_id for found in kept]
 
 
 def test_max_duration_ends_a_run_that_only_waits_for_its_own_timer() -> None:
