@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from durableflow.admin.base import ReadOnlyAdminMixin
+from durableflow.admin.family import number_told
 from durableflow.admin.verbs import VERBS, ReasonForm, Verb, about, plan
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.models import WorkflowInstance
@@ -100,7 +101,7 @@ class VerbsMixin(ReadOnlyAdminMixin):
             verb=verb,
             form=form,
             problem=problem,
-            plan=None if problem else plan(verb, instance, request.user),
+            plan=None if problem else plan(verb, instance, request.user, self.url),
             back_url=self.url("change", instance.pk),
             status_label=instance.get_status_display(),
         )
@@ -188,6 +189,7 @@ class VerbsMixin(ReadOnlyAdminMixin):
             fitting_left=max(0, len(fitting) - MOST_LISTED),
             others=others[:MOST_LISTED],
             others_left=max(0, len(others) - MOST_LISTED),
+            children=number_told(fitting) if verb.name == "terminate" and fitting else (),
             selected=[row.pk for row in fitting],
             checkbox=ACTION_CHECKBOX_NAME,
             action=f"{verb.name}_selected",

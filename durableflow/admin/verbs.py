@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
-from django.db.models import Q
+from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
+from durableflow.admin.family import ending_and_staying
 from durableflow.core.fields import Unreadable
-from durableflow.core.statuses import ACTIVE, STEP_FINISHED, PendingStatus, StepKind, StepStatus
+from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
-from durableflow.models.family import TERMINATE
 from durableflow.models.step import step_label
 
 if TYPE_CHECKING:
@@ -134,8 +134,8 @@ class Plan:
     changed: list[Text] = field(default_factory=list)
 
 
-def plan(verb: Verb, instance: WorkflowInstance, user: Any) -> Plan:
-    """Say to ``user`` what is kept and what happens to ``instance``; five statements at most."""
+def plan(verb: Verb, instance: WorkflowInstance, user: Any, url: Callable[..., str]) -> Plan:
+    """Say to ``user`` what is kept and what happens to ``instance``; seven statements at most. ``url``: addresses of the admin."""
     steps = instance.steps.filter(run_number=instance.run_number)
     finished = steps.filter(status=StepStatus.COMPLETE).count()
     kept: list[Text] = [
@@ -150,12 +150,12 @@ def plan(verb: Verb, instance: WorkflowInstance, user: Any) -> Plan:
     ]
     if verb.name == "terminate":
         kept.append(_("History, results so far and decisions stay readable."))
-        ended, left = _children(instance, user)
+        ended, left = ending_and_staying(instance, user, url)
         if left:
-            kept.append(_("Child workflows that go on: %(children)s") % {"children": left})
+            kept.append(format_html(str(_("Child workflows that go on: {}")), left))
         changed = _ended(instance, steps)
         if ended:
-            changed.insert(0, _("Child workflows that end with it: %(children)s") % {"children": ended})
+            changed.insert(0, format_html(str(_("Child workflows that end with it: {}")), ended))
         return Plan(kept, changed)
     kept.append(_("Idempotency keys stay the same, so that outside systems recognise a repeated call."))
     if verb.name == "retry" and isinstance(instance.rollback, dict):
@@ -165,20 +165,6 @@ def plan(verb: Verb, instance: WorkflowInstance, user: Any) -> Plan:
     if again:
         return Plan(kept, [_("Runs again: %(steps)s") % {"steps": named(again)}])
     return Plan(kept, [_("The instance goes on from its last finished step.")])
-
-
-def _children(instance: WorkflowInstance, user: Any) -> tuple[str, str]:
-    """The children that end with the instance, and those that go on: how many, and the names of those that ``user`` may see."""
-    children = WorkflowInstance.objects.filter(parent_step__instance=instance, status__in=sorted(ACTIVE)).order_by("id")
-    ending = Q(on_parent_end=TERMINATE)
-    return _counted(children.filter(ending), user), _counted(children.exclude(ending), user)
-
-
-def _counted(children: Any, user: Any) -> str:
-    number = children.count()
-    seen = children.visible_to(user).values_list("workflow", "instance_id")[: MOST_NAMED + 1] if number else ()
-    names = named([f"{workflow}/{instance_id}" for workflow, instance_id in seen])
-    return f"{number} ({names})" if names else str(number or "")
 
 
 def _ended(instance: WorkflowInstance, steps: Any) -> list[Text]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from django.urls import reverse
 
 from durableflow.core.statuses import StepKind, StepStatus
+from durableflow.models import WorkflowInstance
 from tests.admin.rows import S, make_instance, make_step
 from tests.admin.test_rollback import page_of
-from tests.admin.test_verbs import text_of, verb_url
+from tests.admin.test_verbs import LIST, text_of, verb_url
 
 pytestmark = pytest.mark.django_db
+PAGE = "admin:durableflow_workflowinstance_change"
 
 
 def test_terminate_says_what_becomes_of_children(login, operator, django_assert_max_num_queries) -> None:
@@ -23,8 +26,13 @@ def test_terminate_says_what_becomes_of_children(login, operator, django_assert_
     client = login(operator)
     with django_assert_max_num_queries(30):
         page = text_of(client.get(verb_url("terminate", parent)))
-    assert "Child workflows that end with it: 12 (page/p0, page/p1," in page and "page/p9, …)" in page
-    assert "page/over" not in page and "Child workflows that go on: 1 (mail/goes-on)" in page
+    ending = page.split("Child workflows that end with it: ")[1].split("</li>")[0]
+    assert ending.startswith("12 (") and ending.endswith("page/p9</a> and 2 more)")
+    first = WorkflowInstance.objects.get(instance_id="p0")
+    assert f'<a href="{reverse(PAGE, args=[first.pk])}">page/p0</a>, ' in ending and "page/p10" not in ending
+    staying = page.split("Child workflows that go on: ")[1].split("</li>")[0]
+    goes_on = WorkflowInstance.objects.get(instance_id="goes-on")
+    assert staying == f'1 (<a href="{reverse(PAGE, args=[goes_on.pk])}">mail/goes-on</a>)' and "page/over" not in page
 
 
 def test_names_of_children_are_for_those_who_may_see_them(login, user_factory) -> None:
@@ -36,6 +44,31 @@ def test_names_of_children_are_for_those_who_may_see_them(login, user_factory) -
     response = login(owner).get(verb_url("terminate", parent))
     page = text_of(response)
     assert response.status_code == 200 and "Child workflows that end with it: 1<" in page and "not-for-you" not in page
+
+
+def test_the_list_action_says_how_many_children_end(login, operator) -> None:
+    """The ones that are selected themselves are no news."""
+    parents = [make_instance(), make_instance()]
+    rows = []
+    for number, parent in enumerate(parents):
+        step = make_step(parent, "pages", kind=StepKind.CHILD, status=StepStatus.PENDING, finished=None)
+        rows.append(make_instance(instance_id=f"ends-{number}", parent_step=step, on_parent_end="terminate"))
+        make_instance(instance_id=f"goes-on-{number}", parent_step=step, on_parent_end="leave")
+        make_instance(parent_step=step, on_parent_end="terminate", status=S.COMPLETE)
+    client = login(operator)
+
+    def said(action: str, *selected: WorkflowInstance) -> str:
+        return text_of(client.post(LIST, {"action": action, "_selected_action": [row.pk for row in selected]}))
+
+    page = said("terminate_selected", *parents)
+    assert "2 child workflows end with them." in page and "2 child workflows go on." in page
+    page = said("terminate_selected", *parents, rows[0])
+    assert "1 child workflow ends with them." in page
+    page = said("terminate_selected", rows[0])
+    assert "ends with them" not in page and "go on." not in page
+    for parent in parents:
+        WorkflowInstance.objects.filter(pk=parent.pk).update(status=S.PAUSED, blocked="Why.")
+    assert "end with them" not in said("resume_selected", *parents)
 
 
 def test_an_instance_without_children_says_nothing_of_them(login, operator) -> None:

@@ -1,0 +1,60 @@
+"""What becomes of child workflows when their parents are ended by hand (design 7, 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from django.db.models import Q
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from durableflow.core.statuses import ACTIVE
+from durableflow.models import WorkflowInstance
+from durableflow.models.family import TERMINATE
+
+MOST_LINKED: Final = 10
+ENDING: Final = Q(on_parent_end=TERMINATE)
+
+
+def ending_and_staying(
+    instance: WorkflowInstance, user: Any, url: Callable[..., str]
+) -> tuple[SafeString | str, SafeString | str]:
+    """The children that end with the instance, and those that go on: how many, and links to the first of those that ``user``
+    may see. '' where there are none. Four queries at most."""
+    children = _open_children([instance.pk])
+    return _told(children.filter(ENDING), user, url), _told(children.exclude(ENDING), user, url)
+
+
+def number_told(rows: Sequence[WorkflowInstance]) -> list[str]:
+    """Sentences that say how many children end with ``rows``, and how many go on; those in ``rows`` are no news. Two queries."""
+    keys = [row.pk for row in rows]
+    children = _open_children(keys).exclude(pk__in=keys)
+    ending, staying = children.filter(ENDING).count(), children.exclude(ENDING).count()
+    told = []
+    if ending:
+        text = ngettext("%(n)d child workflow ends with them.", "%(n)d child workflows end with them.", ending)
+        told.append(text % {"n": ending})
+    if staying:
+        text = ngettext("%(n)d child workflow goes on.", "%(n)d child workflows go on.", staying)
+        told.append(text % {"n": staying})
+    return told
+
+
+def _open_children(parents: Sequence[int]) -> Any:
+    return WorkflowInstance.objects.filter(parent_step__instance__in=parents, status__in=sorted(ACTIVE)).order_by("id")
+
+
+def _told(children: Any, user: Any, url: Callable[..., str]) -> SafeString | str:
+    number = children.count()
+    if not number:
+        return ""
+    seen = children.visible_to(user).values_list("id", "workflow", "instance_id")[:MOST_LINKED]
+    links = [(url("change", pk), f"{workflow}/{instance_id}") for pk, workflow, instance_id in seen]
+    if not links:
+        return str(number)
+    more = number - len(links)
+    rest = _(" and %(n)d more") % {"n": more} if more else ""
+    return format_html("{} ({}{})", number, format_html_join(", ", '<a href="{}">{}</a>', links), rest)
