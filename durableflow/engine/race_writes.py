@@ -80,6 +80,7 @@ def decide(
             seen = [_look(lease, claim, fence, standing) for standing in standings]
             winner = min((one for one in seen if one.at is not None), key=_moment, default=None)
             if winner is None and error is None:
+                _bind(lease, seen)
                 return Verdict(decided=False)
             if winner is not None:
                 _settle(lease, claim, fence, winner)
@@ -112,10 +113,23 @@ def _look(lease: Lease, claim: Claim, fence: Fence, standing: Standing) -> _Seen
     if record.finished:
         return _Seen(standing, _LONG_AGO)
     if isinstance(standing.call, WaitCall):
+        # Its own deadline is the record's; that of its pending event may be another branch's.
         outlook = waits.outlook(lease, claim, record, fence)
-        return _Seen(standing, outlook.at, outlook)
-    over = record.wake_at is not None and record.wake_at <= fence.now
-    return _Seen(standing, record.wake_at if over else None)
+        return _Seen(standing, _past(record, fence) if outlook.sent is None else outlook.at, outlook)
+    return _Seen(standing, _past(record, fence))
+
+
+def _past(record: Record, fence: Fence) -> datetime | None:
+    return record.wake_at if record.wake_at is not None and record.wake_at <= fence.now else None
+
+
+def _bind(lease: Lease, seen: Sequence[_Seen]) -> None:
+    """The race ends by itself at the first of its moments: until then its waits can be answered, and people see that."""
+    moments = [one.standing.record.wake_at for one in seen]
+    end = min((moment for moment in moments if moment is not None), default=None)
+    for one in seen:
+        if one.wait is not None:
+            waits.bind(lease, one.wait, end)
 
 
 def _settle(lease: Lease, claim: Claim, fence: Fence, winner: _Seen) -> None:

@@ -8,10 +8,12 @@ recorded.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from durableflow.authoring.calls import ApprovalCall, Call, SleepCall, SleepUntilCall, WaitCall
+from durableflow.authoring.calls import ApprovalCall, Call, Default, SleepCall, SleepUntilCall, WaitCall
 from durableflow.authoring.group_calls import ChildCall, RaceCall
 from durableflow.authoring.undo import Winner
 from durableflow.core.exceptions import NonDeterminismError, NonRetryableError
@@ -46,6 +48,8 @@ class Entrant:
         self.identity: Identity | None = None
         self.record: Record | None = None
         self.call: Any = None
+        self.own: Scope | None = None
+        self.pending_event = 0
         self.error: Exception | None = None
 
     def check(self, execution: Execution, identity: Identity, call: Call) -> None:
@@ -58,31 +62,49 @@ class Entrant:
         self.identity, self.call = identity, call
 
     def enter(self, execution: Execution, scope: Scope, identity: Identity, call: Any) -> NoReturn:
-        """Open what the branch waits for, and unwind it. Raises what keeps it from waiting."""
-        record = execution.replay.meet(scope, identity)
+        """The branch has come to its call: it is unwound there."""
+        self.record, self.own = execution.replay.meet(scope, identity), scope
+        execution.suspend(scope, None, identity)
+
+    def open(self, execution: Execution, timed: bool) -> datetime | None:
+        """Open what the branch waits for; the moment at which it wants to be looked at, None where it waits for something else.
+        ``timed``: whether a sleep races, so that a wait needs no time of its own. Raises what keeps it from waiting."""
+        identity, call, record = self.identity, self.call, self.record
+        assert identity is not None  # noqa: S101
         if isinstance(call, ChildCall):
             self.record = record = open_child(execution, identity, record, call)
-            execution.suspend(scope, None if record.finished else record.wake_at, identity)
+            return None if record.finished else record.wake_at
         if record is not None and record.finished:
-            self.record = record
-            execution.recorded(record)  # raises what kept it from waiting
-            execution.suspend(scope, None, identity)
+            execution.recorded(record)
+            return None
         if isinstance(call, WaitCall):
-            self._open_wait(execution, scope, identity, record, call)
+            self.record = record = record or execution.new_record(identity)
+            if timed and isinstance(call.timeout, Default):
+                call = replace(call, timeout=None)
+            outlook = _opened(execution, record, call)
+            record.status = PENDING
+            if outlook.opened:
+                record.wake_at = outlook.pending.deadline
+            self.pending_event = outlook.pending.pk
+            return record.wake_at
         if record is None or record.wake_at is None:
             record = execution.open_sleep(identity, call, record)
         self.record = record
-        execution.suspend(scope, self.record.wake_at, identity)
+        return record.wake_at
 
-    def _open_wait(
-        self, execution: Execution, scope: Scope, identity: Identity, record: Record | None, call: WaitCall
-    ) -> NoReturn:
-        self.record = record = record or execution.new_record(identity)
-        outlook = _opened(execution, record, call)
-        record.status, record.wake_at = PENDING, outlook.pending.deadline
-        if outlook.at is None and call.notify is not None:
-            execution.tell(scope, identity, call, Answer(outlook.pending.pk, wake_at=record.wake_at))
-        execution.suspend(scope, record.wake_at, identity)
+    def tell(self, execution: Execution) -> datetime | None:
+        """Tell somebody of the wait, where the call says so; when to try that again, None where it is done."""
+        if self.identity is None or self.own is None or not isinstance(self.call, WaitCall) or self.call.notify is None:
+            return None
+        wake_at = None if self.record is None else self.record.wake_at
+        try:
+            execution.tell(self.own, self.identity, self.call, Answer(self.pending_event, wake_at=wake_at))
+        except Unwind as stop:
+            if stop is not self.own.stop or not isinstance(stop.outcome, Suspend):
+                raise
+            again: datetime | None = stop.outcome.wake_at
+            return again
+        return None
 
 
 def _opened(execution: Execution, record: Record, call: WaitCall) -> Outlook:
@@ -124,8 +146,15 @@ def settle(
     ``visit``: makes the one call of a branch in the scope that it is given: by running the branch, or by answering the call that
     it has made (``Execution.answer_as``).
     """
-    moments = [_enter(execution, scope, entrant, visit) for entrant in entrants]
+    for entrant in entrants:
+        _enter(execution, scope, entrant, visit)
+    timed = any(isinstance(entrant.call, SleepCall | SleepUntilCall) for entrant in entrants)
+    moments = [_attempt(execution, scope, entrant, partial(entrant.open, execution, timed)) for entrant in entrants]
     verdict = _judge(execution, record, entrants)
+    if not verdict.decided:  # and nobody has an answer yet
+        moments += [_attempt(execution, scope, entrant, partial(entrant.tell, execution)) for entrant in entrants]
+        if any(entrant.error is not None for entrant in entrants):
+            verdict = _judge(execution, record, entrants)
     if not verdict.decided:
         moments.append(verdict.wake_at)
         wake_at = min((moment for moment in moments if moment is not None), default=None)
@@ -186,10 +215,26 @@ def _judge(execution: Execution, record: Record, entrants: list[Entrant]) -> Ver
     return verdict
 
 
-def _enter(
-    execution: Execution, around: Scope, entrant: Entrant, visit: Callable[[Entrant, Scope], Any]
+def _attempt(
+    execution: Execution, around: Scope, entrant: Entrant, work: Callable[[], datetime | None]
 ) -> datetime | None:
-    """Bring a branch to its call; the moment at which it wants to be looked at, None where it waits for something else."""
+    """Do ``work`` for a branch; what is wrong with it is noted."""
+    if entrant.error is not None:
+        return None
+    try:
+        return work()
+    except Exception as error:
+        if execution.replay.stop is not None or error is execution.replay.refusal:
+            raise
+        entrant.error = error
+        return None
+    finally:
+        if entrant.own is not None:
+            _follow(around, entrant.own)
+
+
+def _enter(execution: Execution, around: Scope, entrant: Entrant, visit: Callable[[Entrant, Scope], Any]) -> None:
+    """Bring a branch to its call."""
     entrant.error = None
     scope = _scope(execution, around, entrant)
     replay = execution.replay
@@ -199,15 +244,14 @@ def _enter(
     except Unwind as stop:
         if stop is not scope.stop or not isinstance(stop.outcome, Suspend):
             raise
-        wake_at: datetime | None = stop.outcome.wake_at
-        return wake_at
+        return
     except Exception as error:
         if replay.stop is not None or error is replay.refusal:
             raise
         if scope.stop is not None and isinstance(scope.stop.outcome, Suspend):
             replay.halt(swallowed(replay.where, scope.stop.outcome, error))
         entrant.error = error
-        return None
+        return
     finally:
         _follow(around, scope)
     if scope.stop is not None and isinstance(scope.stop.outcome, Suspend):

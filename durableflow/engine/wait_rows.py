@@ -250,6 +250,17 @@ def close(lease: Lease, pending: Pending, status: str, now: datetime) -> bool:
     return True
 
 
+def bind(lease: Lease, pending: Pending, deadline: datetime | None) -> None:
+    """Change the deadline of an open wait, unless somebody holds the row."""
+    lock = "FOR NO KEY UPDATE SKIP LOCKED" if is_postgres(lease.using) else ""
+    if run(lease.using, f"SELECT id FROM {PENDING} WHERE id = %s AND status = 'open' {lock}", [pending.pk]):
+        run(
+            lease.using,
+            f"UPDATE {PENDING} SET deadline = %s WHERE id = %s",
+            [stored(lease.using, deadline), pending.pk],
+        )
+
+
 def history(lease: Lease, claim: Claim, record: Record, type: str, data: dict[str, Any]) -> Statement:
     """The statement that writes a history entry of the wait."""
     now, at = now_of(lease.using)

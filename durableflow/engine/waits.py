@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -129,11 +129,12 @@ def cancel_wait(lease: Lease, claim: Claim, record: Record, pk: int, error: str)
 @dataclass(frozen=True)
 class Outlook:
     """An open wait under the lock, for those who settle several at once (a race). ``at``: when it was settled: by ``sent``, or
-    else by its deadline; None if it is not."""
+    else by its deadline; None if it is not. ``opened``: by this very look."""
 
     found: Stored
     at: datetime | None = None
     sent: Sent | None = None
+    opened: bool = False
 
     @property
     def pending(self) -> Pending:
@@ -147,9 +148,10 @@ def open_wait(lease: Lease, claim: Claim, record: Record, call: WaitCall) -> Out
     """Open the wait where it is not open yet, and say how it stands; nothing is settled. Raises as ``attend``."""
     with fenced(lease) as fence:
         found = rows.read(lease, claim, record)
-        if found is None or found.pending is None or found.pending.status in _OVER:
+        closed = found is None or found.pending is None or found.pending.status in _OVER
+        if closed:
             _open(lease, claim, record, call, fence)
-        return outlook(lease, claim, record, fence)
+        return replace(outlook(lease, claim, record, fence), opened=closed)
 
 
 def outlook(lease: Lease, claim: Claim, record: Record, fence: Fence) -> Outlook:
@@ -170,6 +172,13 @@ def settle(lease: Lease, claim: Claim, record: Record, outlook: Outlook, fence: 
         _consume(lease, claim, record, outlook.found, outlook.sent, fence)
         return True
     return _time_out(lease, claim, record, outlook.found, fence) is not None
+
+
+def bind(lease: Lease, outlook: Outlook, deadline: datetime | None) -> None:
+    """Have everybody see the deadline of a wait that something else ends (a race): past it nobody's answer is accepted. A row
+    that somebody holds is left for the next look."""
+    if outlook.pending.deadline != deadline:
+        rows.bind(lease, outlook.pending, deadline)
 
 
 def withdraw(lease: Lease, outlook: Outlook, fence: Fence) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from durableflow import InvalidConfig, Retries, Step, Workflow, WorkflowEvent
-from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow import InvalidConfig, Retries, StaleDecision, Step, Workflow, WorkflowEvent
+from durableflow.models import PendingEvent, SentEvent, WorkflowInstance
 from durableflow.testing import ReplayBroken, replay_check
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained, noted, steps_of
@@ -84,7 +84,7 @@ def test_a_suspension_that_a_branch_swallows_blocks_the_instance() -> None:
 
 
 def test_each_branch_tells_of_its_wait_once(stopped_clock: StoppedClock) -> None:
-    """All waits are open at once, so somebody is told of each; one whose answer is there already needs nobody."""
+    """All waits are open at once, so somebody is told of each; of a race that is decided at once nobody is."""
     told: list[str] = []
 
     def asks(name: str) -> Callable[[Step], Any]:
@@ -106,7 +106,7 @@ def test_each_branch_tells_of_its_wait_once(stopped_clock: StoppedClock) -> None
     stopped_clock.advance("1 minute")
     told.clear()
     drained(early)
-    assert told == ["b"]
+    assert told == []
 
 
 def test_a_notify_that_fails_is_tried_again_while_the_others_race(stopped_clock: StoppedClock) -> None:
@@ -300,3 +300,65 @@ def test_recorded_races_are_checked_against_todays_code(stopped_clock: StoppedCl
     names[:] = ["c", "b"]
     with pytest.raises(ReplayBroken, match="'a' has won"):
         replay_check(instance)
+
+
+def test_people_see_when_the_race_ends_and_cannot_answer_past_that(stopped_clock: StoppedClock) -> None:
+    """Design 8: a wait past its end reads as timed out everywhere, even if no worker was up; who is told "stored" was heard."""
+    seen: list[Any] = []
+
+    class Bounded(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            first = step.race(
+                "first",
+                boss=lambda: bool(step.wait_for_approval("boss", notify=lambda pending: noted(seen, pending.deadline))),
+                paid=lambda: step.wait_for_event("paid", type="paid", timeout="3 hours").payload,
+                late=lambda: step.sleep("late", "1 hour"),
+            )
+            return [first.name, first.value]
+
+    end = stopped_clock.now + timedelta(hours=1)
+    instance = drained(Bounded.create())
+    assert seen == [end]
+    assert set(PendingEvent.objects.values_list("deadline", flat=True)) == {end}
+    stopped_clock.advance("2 hours")  # no worker comes
+    boss = PendingEvent.objects.get(name="boss")
+    assert boss.current_status == "timed_out"
+    with pytest.raises(StaleDecision):
+        boss.approve(by=None)
+    instance.send_event("paid", 5)
+    assert drained(instance).output == ["late", None]
+    assert not SentEvent.objects.exclude(consumed_by="").exists()
+
+
+def test_a_wait_beside_a_sleep_has_no_time_of_its_own_unless_it_says_so(stopped_clock: StoppedClock) -> None:
+    """The default of 24 hours would end the race before the sleep of two days that its author gives it."""
+
+    class Late(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            first = step.race(
+                "first",
+                paid=lambda: step.wait_for_event("paid", type="paid"),
+                late=lambda: step.sleep("late", "2 days"),
+            )
+            return first.name
+
+    instance = drained(Late.create())
+    stopped_clock.advance("2 days")
+    assert drained(instance).output == "late"
+
+
+def test_the_branchs_own_deadline_wins_a_race_without_the_others(stopped_clock: StoppedClock) -> None:
+    """What ends first ends all; with the same moment the earlier branch."""
+
+    class Own(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            first = step.race(
+                "first",
+                late=lambda: step.sleep("late", "1 hour"),
+                paid=lambda: step.wait_for_event("paid", type="paid", timeout="1 hour"),
+            )
+            return first.name
+
+    instance = drained(Own.create())
+    stopped_clock.advance("1 hour")
+    assert drained(instance).output == "late"
