@@ -22,6 +22,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.reverse import reverse
 from rest_framework.serializers import Serializer
+from rest_framework.settings import api_settings
 
 from durableflow.api.errors import TooLarge, handle
 from durableflow.core import registry
@@ -87,7 +88,10 @@ class ApiView(GenericAPIView[Any]):
     parser_classes = (BoundedJsonParser,)
     content_negotiation_class = DefaultContentNegotiation
     filter_backends: Any = ()
+    filterset_class: Any = None
     pagination_class: Any = None
+    query_class: type[Serializer[Any]] | None = None
+    """What the query parameters of a GET may say beside filters and pages."""
     versioning_class = None
     metadata_class = None
     schema = AutoSchema()
@@ -95,6 +99,27 @@ class ApiView(GenericAPIView[Any]):
     def get_exception_handler(self) -> Callable[[Exception, Any], Any]:
         """Ours, for our views only."""
         return handle
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Who asks is seen to first. Where lists are narrowed and read on by query parameters, one that means nothing is
+        refused like an unknown key of a body: ignored, its answer would be taken for a narrowed one."""
+        super().initial(request, *args, **kwargs)
+        if request.method in ("GET", "HEAD") and (self.pagination_class is not None or self.query_class is not None):
+            known = self.known_parameters()
+            unknown = sorted(set(request.query_params) - known)
+            if unknown:
+                text = f"Unknown query parameter. Known ones: {', '.join(sorted(known)) or 'none'}."
+                raise ValidationError({name: [text] for name in unknown})
+
+    def known_parameters(self) -> set[str]:
+        """The query parameters that a GET takes."""
+        found: set[Any] = {api_settings.URL_FORMAT_OVERRIDE}
+        found |= {
+            getattr(self.pagination_class, name, None) for name in ("cursor_query_param", "page_size_query_param")
+        }
+        found |= set(self.filterset_class.base_filters) if self.filterset_class is not None else set()
+        found |= set(self.query_class().fields) if self.query_class is not None else set()
+        return {name for name in found if name}
 
     def body(self, serializer: type[Serializer[Any]]) -> dict[str, Any]:
         """The validated body of the request. Raises ValidationError."""

@@ -10,8 +10,8 @@ from django.db import connections
 from django.db.models import Q, QuerySet
 
 from durableflow.core import clock, registry
-from durableflow.core.statuses import PendingStatus, Status
-from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.core.statuses import PendingStatus, Status, StepStatus
+from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
 
 
 class CommaSeparated(forms.SelectMultiple):
@@ -41,6 +41,18 @@ class InstanceFilter(django_filters.FilterSet):  # type: ignore[misc]
 
     class Meta:
         model = WorkflowInstance
+        fields = ()
+
+
+class StepFilter(django_filters.FilterSet):  # type: ignore[misc]
+    """Steps by status."""
+
+    status = django_filters.MultipleChoiceFilter(
+        choices=StepStatus.choices, widget=CommaSeparated, distinct=False, help_text="One or several statuses."
+    )
+
+    class Meta:
+        model = StepRecord
         fields = ()
 
 

@@ -15,13 +15,18 @@ from durableflow.api.answers import HistoryAnswer, InstanceAnswer, OutputAnswer,
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import HistoryQuery, WaitQuery
 from durableflow.api.docs import documented, responses
+from durableflow.api.filtering import QueryFilter
+from durableflow.api.filters import StepFilter
 from durableflow.api.paging import InOrder
 from durableflow.api.waiting import until_at_rest
+from durableflow.models import StepRecord
 
 
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
 class InstanceView(ApiView):
     """One instance."""
+
+    query_class = WaitQuery
 
     @documented(
         operation_id="retrieve_instance",
@@ -52,14 +57,19 @@ class StepsView(ApiView):
     """The steps of an instance's present run."""
 
     pagination_class = InOrder
+    filter_backends: Any = (QueryFilter,)
+    filterset_class = StepFilter
     serializer_class = StepAnswer
+    queryset = StepRecord.objects.none()  # tells the schema what is filtered
 
-    @documented(operation_id="list_steps", tags=["instances"], responses=responses(200, StepAnswer(many=True), 404))
+    @documented(
+        operation_id="list_steps", tags=["instances"], responses=responses(200, StepAnswer(many=True), 400, 404)
+    )
     def get(self, request: Request, workflow: str, instance_id: str) -> Response:
         """In the order in which they started, page by page, without their outputs."""
         row = self.instance(workflow, instance_id)
         records = row.steps.filter(run_number=row.run_number).defer("config", "raw_output")
-        page: Any = self.paginate_queryset(records)
+        page: Any = self.paginate_queryset(self.filter_queryset(records))
         views = timeline.steps(row, page, outputs=False)
         children = timeline.children_of(page, request.user)
         context = {"view": self, "workflow": row.workflow, "instance_id": row.instance_id, "children": children}
@@ -81,6 +91,8 @@ class StepOutputView(ApiView):
 
 class HistoryView(ApiView):
     """The history of an instance."""
+
+    query_class = HistoryQuery
 
     @documented(
         operation_id="list_history",

@@ -26,7 +26,7 @@ class PendingEventsView(ApiView):
 
     pagination_class: Any = NewestFirst
     filter_backends: Any = (QueryFilter,)
-    filterset_class = PendingEventFilter
+    filterset_class: Any = PendingEventFilter
     serializer_class = PendingEventRow
 
     def get_queryset(self) -> Any:
@@ -61,6 +61,7 @@ class PendingEventView(PendingEventsView):
 
     pagination_class: Any = None
     filter_backends: Any = ()
+    filterset_class: Any = None
 
     @documented(
         operation_id="retrieve_pending_event",

@@ -1,0 +1,66 @@
+"""Query parameters: steps by their status; what means nothing is refused (design 10)."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.api.conftest import ORDERS
+
+pytestmark = pytest.mark.django_db
+URL = f"{ORDERS}order-1/"
+
+
+def names(response) -> list[str]:
+    assert response.status_code == 200, response.json()
+    return [step["name"] for step in response.json()["results"]]
+
+
+def test_steps_are_filtered_by_status(client_of, order, step_of) -> None:
+    row = order()
+    for name, status in (("a", "complete"), ("b", "failed"), ("c", "pending"), ("d", "failed")):
+        step_of(row, name, status=status)
+    client = client_of("viewer")
+    assert names(client.get(f"{URL}steps/?status=failed")) == ["b", "d"]
+    assert names(client.get(f"{URL}steps/?status=failed,pending")) == ["b", "c", "d"]
+    assert names(client.get(f"{URL}steps/?status=failed&status=complete")) == ["a", "b", "d"]
+    first = client.get(f"{URL}steps/?status=failed&page_size=1")
+    assert names(first) == ["b"] and names(client.get(first.json()["next"])) == ["d"]
+    assert client.get(f"{URL}steps/?status=broken").json()["code"] == "invalid"
+
+
+@pytest.mark.parametrize(
+    ("path", "known"),
+    [
+        ("/api/workflows/", "format"),
+        (ORDERS, "created_after, created_before, cursor, format, page_size, search, status"),
+        (URL, "format, wait"),
+        (f"{URL}steps/", "cursor, format, page_size, status"),
+        (f"{URL}history/", "after, format, limit, types"),
+        ("/api/pending-events/", "cursor, format, mine, page_size, status, workflow"),
+    ],
+)
+def test_what_means_nothing_is_refused(client_of, order, path, known) -> None:
+    """A misspelt filter that is ignored gives everything, and is taken for the few."""
+    order()
+    client = client_of("viewer")
+    response = client.get(f"{path}?statsu=failed&format=json")
+    text = f"Unknown query parameter. Known ones: {known}."
+    assert (response.status_code, response.json()) == (
+        400,
+        {"code": "invalid", "detail": f"statsu: {text}", "fields": {"statsu": [text]}},
+    )
+    assert client.get(f"{path}?format=json").status_code == 200
+    assert client_of("anonymous").get(f"{path}?statsu=failed").status_code in (401, 403), "who asks comes first"
+
+
+def test_probes_and_verbs_take_whatever_proxies_add(client_of, order) -> None:
+    order()
+    assert client_of("anonymous").get("/api/health/?t=1").status_code in (200, 503)
+    assert client_of("viewer").get("/api/schema/?t=1").status_code == 200
+
+
+def test_the_schema_knows_the_filter_of_steps(client_of) -> None:
+    response = client_of("stranger").get("/api/schema/", headers={"Accept": "application/vnd.oai.openapi+json"})
+    told = response.json()["paths"]["/api/workflows/{workflow}/instances/{instance_id}/steps/"]["get"]
+    assert {"status", "cursor", "page_size"} <= {item["name"] for item in told["parameters"]}
+    assert "400" in told["responses"]
