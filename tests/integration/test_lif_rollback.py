@@ -21,6 +21,7 @@ from durableflow import (
 )
 from durableflow.models import StepRecord, WorkflowInstance
 from durableflow.testing import Harness
+from durableflow.timeline import history, steps
 from tests.integration.eng_flows import workflow
 from tests.support.engine import history_of, types_of
 
@@ -75,6 +76,11 @@ def test_scenario_g(workflows: Harness, undone: Undone) -> None:
         "rollback_completed",
         "workflow_errored",
     ]
+    shown = history(row)
+    assert [view.type for view in shown][-4:] == types_of(row)[-4:] and shown[-3].data["attempt"] == 1
+    (view, failed) = steps(row)
+    assert view.rollback is not None and (view.rollback.status, view.rollback.attempts) == ("complete", 1)
+    assert failed.rollback is None and (view.attempts, len(view.tries)) == (1, 1), "its own tries are not the handler's"
 
 
 def three(undone: Undone) -> Any:
