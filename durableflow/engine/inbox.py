@@ -19,6 +19,7 @@ from durableflow.engine.sql import (
     INSTANCE,
     PENDING,
     SENT,
+    STEP,
     Rows,
     any_of,
     is_postgres,
@@ -200,11 +201,13 @@ def _history(now: str, sent: str, instances: str, those: str, postgres: bool) ->
     names = " ".join(f"WHEN '{kind.value}' THEN '{name}'" for kind, name in TYPES.items())
     return f"""
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_id, actor_name, via, reason, at)
-        SELECT s.instance_id, i.run_number, CASE s.kind {names} END, COALESCE(p.kind, ''), COALESCE(p.name || '-' || p.count, ''),
+        SELECT s.instance_id, i.run_number, CASE s.kind {names} END, COALESCE(p.kind, ''),
+            COALESCE(CASE WHEN t.scope <> '' THEN t.scope || '/' ELSE '' END || p.name || '-' || p.count, ''),
             CASE WHEN s.kind = 'event' THEN '{{"event":' || s.id || ',"type":' || {quoted} || '}}'
                  ELSE '{{"pending_event":' || COALESCE(CAST(s.pending_event_id AS text), 'null') || '}}' END,
             s.sent_by_id, s.sent_by_name, CASE WHEN s.via = '' THEN 'code' ELSE s.via END, s.reason, {now}
         FROM {sent} AS s JOIN {instances} AS i ON i.id = s.instance_id LEFT JOIN {PENDING} AS p ON p.id = s.pending_event_id
+            LEFT JOIN {STEP} AS t ON t.id = p.step_id
         WHERE {those} ORDER BY s.id"""
 
 

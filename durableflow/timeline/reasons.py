@@ -93,7 +93,7 @@ def _child(step: dict[str, Any]) -> str:
 
 def _wait(wait: dict[str, Any]) -> str:
     values = {
-        "step": _label({"scope": "", **wait}),
+        "step": _label(wait),
         "types": ", ".join(wait["types"]),
         "time": _time(wait["deadline"]) if wait["deadline"] else "",
     }

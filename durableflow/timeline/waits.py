@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Value
+from django.db.models.functions import Coalesce
+
 from durableflow.core.statuses import PendingStatus
 from durableflow.models import PendingEvent, WorkflowInstance
 
@@ -84,8 +87,8 @@ def view_of(row: PendingEvent) -> WaitView:
 def open_waits(instance: WorkflowInstance) -> list[dict[str, Any]]:
     """The waits that can be answered now, as plain rows in the order in which they opened: one query."""
     rows: Any = PendingEvent.objects.using(instance._state.db).open().filter(instance=instance.pk)
-    columns = ("id", "name", "count", "kind", "types", "title", "deadline")
-    return list(rows.filter(run_number=instance.run_number).order_by("id").values(*columns))
+    rows = rows.filter(run_number=instance.run_number).annotate(scope=Coalesce("step__scope", Value("")))
+    return list(rows.order_by("id").values("id", "name", "count", "kind", "types", "title", "deadline", "scope"))
 
 
 def waiting_for(instance: WorkflowInstance, waits: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
@@ -95,7 +98,9 @@ def waiting_for(instance: WorkflowInstance, waits: list[dict[str, Any]] | None =
     ``waits``: what ``open_waits`` gave already.
     """
     found = open_waits(instance) if waits is None else waits
-    return [{"pending_event": row["id"], **{key: row[key] for key in row if key != "id"}} for row in found]
+    return [
+        {"pending_event": row["id"], **{key: row[key] for key in row if key not in ("id", "scope")}} for row in found
+    ]
 
 
 def waited_types(instance: WorkflowInstance) -> list[str]:

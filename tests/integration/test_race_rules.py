@@ -11,6 +11,7 @@ import pytest
 from durableflow import InvalidConfig, Retries, StaleDecision, Step, Workflow, WorkflowEvent
 from durableflow.models import PendingEvent, SentEvent, WorkflowInstance
 from durableflow.testing import ReplayBroken, replay_check
+from durableflow.timeline import reason
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained, noted, steps_of
 
@@ -362,3 +363,21 @@ def test_the_branchs_own_deadline_wins_a_race_without_the_others(stopped_clock: 
     instance = drained(Own.create())
     stopped_clock.advance("1 hour")
     assert drained(instance).output == "late"
+
+
+def test_what_is_said_of_a_wait_names_its_branch() -> None:
+    """Two branches may use one name: the history of a decision and the reason tell which of them is meant."""
+
+    class Twins(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather("ask", lambda: self.ask(step), lambda: self.ask(step))
+
+        def ask(self, step: Step) -> bool:
+            return bool(step.wait_for_approval("boss", timeout=None))
+
+    instance = drained(Twins.create())
+    assert "ask-1[1]/boss-1" in reason(instance) and "ask-1[2]/boss-1" in reason(instance)
+    PendingEvent.objects.get(step__scope="ask-1[2]").approve(by=None)
+    instance = drained(instance)
+    assert instance.history.get(type="decided").step == "ask-1[2]/boss-1"
+    assert "ask-1[1]/boss-1" in reason(instance) and "ask-1[2]" not in reason(instance)
