@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 from django.db import Error
 
@@ -22,7 +22,7 @@ from durableflow.core.outages import passes
 from durableflow.core.retries import Retries
 from durableflow.engine import endings, rollback_writes
 from durableflow.engine.bodyoptions import BodyOptions, resolve
-from durableflow.engine.dry import DryRun, dry_run
+from durableflow.engine.dry import Dry, DryRun, dry_run
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import Interceptor
 from durableflow.engine.journal import CANCELLED, PENDING, Record
@@ -34,6 +34,13 @@ from durableflow.engine.steps import load_journal
 from durableflow.engine.watcher import let_go
 
 logger = logging.getLogger("durableflow.engine")
+
+
+class Search(Dry):
+    """The dry replay that finds the handlers. A program that never ends in it is left to a person, as in any replay."""
+
+    def _give_up(self, error: Exception) -> NoReturn:
+        Session._give_up(self, error)
 
 
 def fail(lease: Lease, described: dict[str, Any], *, leftovers: bool) -> bool:
@@ -68,7 +75,7 @@ def roll_back(claim: Claim, cls: type[Any], params: Any, interceptor: Intercepto
     records = {
         record.identity: record for record in load_journal(claim.lease, claim.run_number, ordered=cls.run_is_async)
     }
-    dry = dry_run(claim, cls, [_as_it_was(record) for record in records.values()], params)
+    dry = dry_run(claim, cls, [_as_it_was(record) for record in records.values()], params, make=Search)
     _check_database(dry, left)
     session = _ready(dry, interceptor)
     for handler in left:

@@ -116,3 +116,18 @@ def drain_for_ever() -> None:
         while WorkflowInstance.objects.active().exists() and time.monotonic() < end:
             drain(0.2)
             time.sleep(0.005)
+
+
+def drain_endlessly() -> None:
+    """Drain with a program that swallows every suspension."""
+
+    def run(_self: Saga, _event: WorkflowEvent[str], step: Step) -> None:
+        while True:
+            try:
+                step.do("new", nothing)
+                return
+            except BaseException:
+                pass
+
+    Saga.run = run  # type: ignore[assignment, method-assign]
+    drain(5)

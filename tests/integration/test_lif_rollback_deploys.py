@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 
 from durableflow import NonRetryableError, Retries, Rollback, Step, Undo, Workflow
+from durableflow.engine.claims import claim
+from durableflow.engine.executor import execute
+from durableflow.engine.unwind import ProcessDied
 from durableflow.models import WorkflowInstance
+from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
 from tests.integration.eng_flows import workflow
-from tests.integration.lif_flows import Saga
+from tests.integration.lif_flows import Saga, arm
+from tests.support.concurrency import child
 from tests.support.engine import drained
+from tests.support.ledger import Ledger
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
@@ -143,3 +150,29 @@ def test_the_database_was_away(recorded: bool, stopped_clock: StoppedClock) -> N
         drained(row)
     assert (row.status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
     assert log[-1] == "undo"
+
+
+def test_a_deploy_that_never_stops(tmp_path: Path) -> None:
+    """Design 6, "Suspension": the instance is blocked before its process is ended, so that it takes no other along; with the
+    code put back ``resume()`` goes on with the rollback."""
+    ledger = Ledger(tmp_path / "ledger")
+    row = Saga.create(str(ledger.path))
+
+    def stop() -> None:
+        raise ProcessDied("begun")
+
+    with pytest.MonkeyPatch.context() as patch:
+        interceptor = arm("begun", stop, patch.setattr)
+        (claimed,) = claim("default")
+        with pytest.raises(ProcessDied):
+            execute(claimed, interceptor=interceptor)
+    expire_leases()
+    with child("tests.integration.lif_flows:drain_endlessly") as process:
+        _out, err = process.communicate(timeout=60)
+        assert process.returncode not in (0, -9), err
+    row.refresh_from_db()
+    assert row.status == S.PAUSED and "SuspensionSwallowed" in row.blocked
+    row.resume()
+    assert row.status == S.ROLLING_BACK
+    assert (drained(row).status, row.rollback) == (S.ERRORED, {"outcome": "complete", "failed": []})
+    assert ledger.lines == ["a", "b", "c", "undo C", "undo B", "undo A"]
