@@ -13,8 +13,9 @@ from django.db import connections
 from django.urls import reverse
 from playwright.sync_api import Browser, Page, sync_playwright
 
-from durableflow.models import PendingEvent, WorkflowInstance
-from tests.admin.rows import REFUND, S, make_failed, make_instance, make_step, make_wait, send
+from durableflow.core.statuses import StepKind, StepStatus
+from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
+from tests.admin.rows import REFUND, S, add_history, make_failed, make_instance, make_step, make_wait, send
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</script><img src=x onerror=alert(1)>\"'{{7*7}}"
@@ -158,3 +159,46 @@ def test_pages_fit_a_phone_and_run_no_data(page_for, superuser, scheme) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= NARROW, address
         assert page.trouble == [], address
         assert page.locator("h1").count() >= 1
+
+
+def make_parent() -> WorkflowInstance:
+    """A parent with a gather in which a step has failed, and a join with an open and a failed child."""
+    parent = make_instance(workflow="book", instance_id="the-book")
+    make_step(parent, "cover and index", kind=StepKind.GATHER, status=StepStatus.FAILED)
+    for number, status in enumerate((StepStatus.COMPLETE, StepStatus.FAILED), start=1):
+        step = make_step(parent, "draft", scope=f"cover and index-1[{number}]", status=status)
+        add_history(parent, "step_completed", step=step.label, kind="do", data={"attempt": 1})
+    make_step(parent, "pages", kind=StepKind.CHILD, status=StepStatus.PENDING, finished=None, remaining=1)
+    for count, (status, own) in enumerate(((StepStatus.PENDING, S.WAITING), (StepStatus.FAILED, S.ERRORED)), start=1):
+        step = make_step(parent, "pages", scope="pages-1", count=count, kind=StepKind.CHILD, status=status)
+        make_instance(
+            workflow="page", instance_id="p" * 60 + str(count), parent_step=step, status=own, on_parent_end="terminate"
+        )
+        add_history(parent, "child_started", step=step.label, kind="child")
+    return parent
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_groups_and_children_can_be_read_and_followed_on_a_phone(page_for, superuser, scheme) -> None:
+    """CHD-02: from the parent to a child and back; names are broken between words, not letter by letter."""
+    parent = make_parent()
+    page = page_for(superuser, width=375, scheme=scheme)
+    base = "admin:durableflow_workflowinstance_"
+    page.goto(reverse(f"{base}change", args=[parent.pk]))
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    cells = page.locator(".df-history td.df-name").all()
+    assert len(cells) > 4
+    for cell in cells:
+        box = cell.bounding_box()
+        assert box is not None and box["width"] >= 150 and box["height"] <= 120, "no letter by letter"
+    page.get_by_role("link", name="page/" + "p" * 60 + "1").click()
+    page.get_by_role("link", name="book/the-book, step pages-1/pages-1").click()
+    step = StepRecord.objects.get(name="pages", scope="pages-1", count=1)
+    assert page.url.endswith(f"#step-{step.pk}")
+    page.get_by_role("link", name="List of its child workflows").click()
+    page.get_by_text("book/the-book, pages-1").first.wait_for()
+    assert page.locator("#result_list tbody tr").count() == 2
+    page.goto(reverse(f"{base}terminate", args=[parent.pk]))
+    assert page.get_by_role("link", name="page/" + "p" * 60 + "1").count() == 1
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert page.trouble == []
