@@ -50,6 +50,13 @@ def refuse(session: Session, record: Record, error: Exception) -> NoReturn:
     raise session.failure(record) from None
 
 
+def stale(session: Session, record: Record) -> bool:
+    """Whether an open record has to be read anew. Else nothing has come for the instance since its journal was loaded, or what has
+    come makes it due once more (``woken``): a parent with many open calls asks for none of them."""
+    overdue = record.wake_at is not None and record.wake_at <= session.claim.db_now()
+    return session.news > 0 or record.used == 0 or overdue
+
+
 def adopt(record: Record, found: Stored | None) -> None:
     """Take over into memory what is stored."""
     if found is None or found.status not in (*FINISHED, PENDING):

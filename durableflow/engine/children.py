@@ -12,7 +12,7 @@ from durableflow.authoring.group_calls import ChildCall, ChildrenCall, StartCall
 from durableflow.core import codec
 from durableflow.core.exceptions import NonDeterminismError
 from durableflow.engine import child_writes as writes
-from durableflow.engine.child_plans import adopt, planned, refuse
+from durableflow.engine.child_plans import adopt, planned, refuse, stale
 from durableflow.engine.child_writes import Start
 from durableflow.engine.joins import run_children
 from durableflow.engine.journal import COMPLETE, PENDING, Identity, Record
@@ -63,7 +63,8 @@ def run_child(session: Session, scope: Scope, identity: Identity, record: Record
         record = _begin(session, identity, call, "run")
         session.suspend(scope, record.wake_at, identity)
     if not record.finished:
-        _look(session, record, call)
+        if stale(session, record):
+            _look(session, record, call)
         if not record.finished:
             session.suspend(scope, record.wake_at, identity)
     return session.recorded(record)

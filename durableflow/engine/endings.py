@@ -92,7 +92,10 @@ def _end(lease: Lease, status: str, *args: Any, **kwargs: Any) -> None:
         return
     with write_transaction(lease.using):
         _finish(lease, status, *args, **kwargs)
-        family.ended(lease.using, lease.pk, lease.label, status, lease.parent_step)
+        if lease.parent_step is not None:
+            family.tell_parent(lease.using, lease.pk, lease.label, status, lease.parent_step)
+        if lease.children:
+            family.end_children(lease.using, [lease.pk], family.ENDED)
 
 
 def _finish(

@@ -148,8 +148,8 @@ def _again_or_wait(session: Session, scope: Scope, record: Record, call: Childre
             child.attempts += 1
     if all(child.finished for child in there):
         return
-    found = writes.read(session.lease, session.claim, record.identity)
-    if found is not None and found.remaining:
+    found = writes.read(session.lease, session.claim, record.identity) if session.news or reset else None
+    if found is None or found.remaining:
         session.suspend(scope, None, record.identity)
     stored = writes.read_all(session.lease, session.claim, there[0].identity.scope, record.identity.name)
     for child in there:

@@ -20,6 +20,7 @@ TERMINATE: Final = "terminate"
 LEAVE: Final = "leave"
 UNDO: Final = "rollback"
 """The type of a message to a child that is to end as by ``terminate(rollback=True)``."""
+ENDED: Final = "has ended"
 DELETED: Final = "deleted"
 """The status of a child that is no more, as its parent sees it."""
 AT_ONCE: Final = 500
@@ -30,11 +31,11 @@ _COLUMNS: Final = "instance_id, run_number, kind, type, payload, sent_by_name, v
 
 
 def ended(using: str, pk: int, label: str, status: str, parent_step: int | None, *, undo: bool = False) -> None:
-    """An instance has ended, or is about to be deleted: tell its parent and its children. ``label``: workflow and
-    instance_id. ``undo``: it was rolled back, and so are the children that end with it. Part of the transaction that ends it."""
+    """An instance has ended: tell its parent and its children. ``label``: workflow and instance_id. ``undo``: it was rolled
+    back, and so are the children that end with it. Part of the transaction that ends it."""
     if parent_step is not None:
         tell_parent(using, pk, label, status, parent_step)
-    end_children(using, [pk], "was deleted" if status == DELETED else "has ended", undo=undo)
+    end_children(using, [pk], ENDED, undo=undo)
 
 
 def tell_parent(using: str, pk: int, label: str, status: str, parent_step: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,10 @@ import pytest
 
 from durableflow import Step, Workflow, WorkflowEvent, WorkflowFailed, drain
 from durableflow.core.exceptions import LimitExceeded
+from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
-from durableflow.models import SentEvent, StepRecord, WorkflowInstance
+from durableflow.engine.executor import execute
+from durableflow.models import SentEvent, StepRecord, WorkflowInstance, family
 from durableflow.timeline import reason
 from tests.integration.chd_flows import Child, S, children_of, fresh, history, record_of, settle, step_of
 from tests.integration.conftest import StoppedClock
@@ -123,16 +126,11 @@ def test_three_hundred_children_wake_their_parent_once() -> None:
 def test_a_thousand_children_in_few_statements(django_assert_max_num_queries: Any) -> None:
     """Design 7: they are written in few statements; they all end at one moment, and are taken in few transactions."""
     row = parent(joining).create([{"wait": n} for n in range(1000)])
-    from durableflow.engine.claims import claim
-    from durableflow.engine.executor import execute
-
     (claimed,) = claim("default", pk=row.pk)
     with django_assert_max_num_queries(30):
         execute(claimed, renew=False)
     assert record_of(row, "children").remaining == 1000
     WorkflowInstance.objects.filter(parent_step__instance=row).update(status=S.COMPLETE, output=7, wake_at=None)
-    from durableflow.models import family
-
     for child in children_of(row):
         family.tell_parent("default", child.pk, child.label, child.status, step_of(child).pk)
     before = fresh(row).execution
@@ -186,9 +184,6 @@ def test_a_parked_child_that_is_terminated_makes_no_room() -> None:
         return [item.status if isinstance(item, WorkflowFailed) else item for item in found]
 
     row = parent(run).create()
-    from durableflow.engine.claims import claim
-    from durableflow.engine.executor import execute
-
     (claimed,) = claim("default", pk=row.pk)
     execute(claimed, renew=False)
     children = children_of(row)
@@ -312,6 +307,29 @@ def test_a_crash_leaves_all_of_the_join_or_nothing(monkeypatch: pytest.MonkeyPat
     WorkflowInstance.objects.update(suspect=True, wake_at="2020-01-01T00:00:00Z")
     drain(5)
     assert fresh(row).output == list(range(5)) and len(children_of(row)) == 5
+
+
+def test_open_children_cost_no_queries_when_the_parent_is_woken_for_something_else(
+    django_assert_max_num_queries: Any,
+) -> None:
+    """Design 7, 11: a parent with many open calls asks for none of them unless something has come while it ran."""
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        calls = [functools.partial(step.run_workflow, f"child {n}", Child, {"wait": n}) for n in range(20)]
+        return step.gather("all", *calls, lambda: step.run_workflows("children", Child, [{"wait": 1}] * 5))
+
+    row = parent(run).create()
+    drain(5)
+    row.send_event("noise")
+    settle()
+    (claimed,) = claim("default", pk=row.pk)
+    with django_assert_max_num_queries(8):
+        execute(claimed, renew=False)
+    assert fresh(row).status == S.WAITING
+    for child in children_of(row):
+        child.send_event("go", 1)
+    drain(10)
+    assert fresh(row).output == (*[1] * 20, [1] * 5)
 
 
 def test_an_event_for_the_parent_does_not_touch_the_join() -> None:
