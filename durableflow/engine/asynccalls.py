@@ -227,9 +227,10 @@ class Calls:
         return identity, record
 
     def refuse_truth(self, what: str) -> NoReturn:
-        """A call was asked for its truth: an answer that nobody has awaited must not pass for a yes."""
+        """A call was asked for its truth: what is no answer must not pass for a yes."""
         self._refuse(
-            f"{what} of {self.replay.where} was not awaited, so whether it is true is not known. Write await before the call."
+            f"{what} of {self.replay.where} was asked whether it is true, and is not an answer: it was not awaited. Write await before "
+            "the call, and keep what that gives."
         )
 
     def new(self, what: str, drive: Callable[[DurableCall], Awaitable[Any]]) -> DurableCall:
