@@ -18,8 +18,9 @@ from django.utils.translation import ngettext
 
 from durableflow.admin.base import ReadOnlyAdminMixin
 from durableflow.admin.family import number_told
-from durableflow.admin.verbs import VERBS, ReasonForm, Verb, about, plan
+from durableflow.admin.verbs import VERBS, ReasonForm, Verb, about, plan, told
 from durableflow.core.exceptions import InvalidTransition
+from durableflow.core.statuses import Status
 from durableflow.models import WorkflowInstance
 from durableflow.models.permissions import OPERATE, holds, possible
 
@@ -73,7 +74,7 @@ class VerbsMixin(ReadOnlyAdminMixin):
         except InvalidTransition:  # it changed since the page was shown
             instance.refresh_from_db()
             return self._verb_page(request, instance, verb, form, problem=verb.fits, status=409)
-        self.message_user(request, verb.done, messages.SUCCESS)
+        self.message_user(request, told(verb, instance), messages.SUCCESS)
         return HttpResponseRedirect(self.url("change", instance.pk))
 
     def apply_verb(self, request: HttpRequest, instance: WorkflowInstance, verb: Verb, said: dict[str, Any]) -> None:
@@ -142,14 +143,15 @@ class VerbsMixin(ReadOnlyAdminMixin):
         form = verb.form(request.POST if confirmed else None)
         if not confirmed or not form.is_valid():
             return self._bulk_page(request, rows, verb, form)
-        done, skipped = 0, Counter[str]()
+        done, undoing, skipped = 0, 0, Counter[str]()
         for row in rows:
             why = self._one_of_many(request, row, verb, form.cleaned_data)
             if why:
                 skipped[why] += 1
             else:
                 done += 1
-        self._report(request, verb, done, skipped)
+                undoing += verb.name == "terminate" and row.status == Status.ROLLING_BACK
+        self._report(request, verb, done, undoing, skipped)
         return None
 
     def _one_of_many(self, request: HttpRequest, row: WorkflowInstance, verb: Verb, said: dict[str, Any]) -> str:
@@ -164,8 +166,10 @@ class VerbsMixin(ReadOnlyAdminMixin):
             return _("deleted meanwhile")
         return ""
 
-    def _report(self, request: HttpRequest, verb: Verb, done: int, skipped: Counter[str]) -> None:
+    def _report(self, request: HttpRequest, verb: Verb, done: int, undoing: int, skipped: Counter[str]) -> None:
         text = _("%(verb)s: %(done)d done") % {"verb": verb.label, "done": done}
+        if undoing:
+            text += _(" (%(n)d of them once what they did is undone)") % {"n": undoing}
         if skipped:
             why = "; ".join(f"{reason}: {number}" for reason, number in sorted(skipped.items()))
             text += _(", %(n)d skipped (%(why)s)") % {"n": skipped.total(), "why": why}

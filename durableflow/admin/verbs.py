@@ -13,7 +13,7 @@ from django.utils.translation import ngettext
 
 from durableflow.admin.family import ending_and_staying
 from durableflow.core.fields import Unreadable
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, StepKind, StepStatus
+from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.step import step_label
 
@@ -100,8 +100,8 @@ VERBS: Final[dict[str, Verb]] = {
             many=_("Terminate selected instances"),
             question=_("End this instance for good?"),
             effect=_(
-                "The instance ends now, and so do the child workflows that belong to it. Open waits are cancelled and no further step "
-                "starts. This cannot be undone."
+                "The instance ends now, or as soon as what it did is undone, and so do the child workflows that belong to it. Open waits "
+                "are cancelled and no further step starts. This cannot be undone."
             ),
             done=_("The instance was terminated."),
             danger=True,
@@ -124,6 +124,13 @@ def about(verb: Verb, instance: WorkflowInstance) -> Verb:
             done=_("The rollback handlers that failed run again."),
         )
     return verb
+
+
+def told(verb: Verb, instance: WorkflowInstance) -> Text:
+    """What is said once it is done to ``instance``."""
+    if verb.name == "terminate" and instance.status == Status.ROLLING_BACK:
+        return _("What it did is being undone. It ends as terminated after that.")
+    return verb.done
 
 
 @dataclass

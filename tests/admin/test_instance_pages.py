@@ -212,6 +212,21 @@ def test_history_is_paged(login, viewer) -> None:
     assert "note 000" in everything and "note 129" in everything
 
 
+def test_the_history_tells_runs_apart(login, viewer) -> None:
+    """After continue_as_new the same steps come again."""
+    instance, address = make_instance(), lambda: reverse(PAGE, args=[instance.pk])
+    add_history(instance, "step_completed", step="a-1", kind="do")
+    client = login(viewer)
+    assert '<th scope="col">Run</th>' not in html(client.get(address()))
+    WorkflowInstance.objects.filter(pk=instance.pk).update(run_number=2)
+    instance.refresh_from_db()
+    add_history(instance, "step_completed", step="a-1", kind="do")
+    page = html(client.get(address())).split('id="df-history"')[1]
+    assert '<th scope="col">Run</th>' in page
+    numbers = re.findall(r"</time></td><td>(\d)</td>", page)
+    assert [numbers[0], numbers[-1]] == ["1", "2"]
+
+
 def test_large_values_are_cut_and_linked(login, viewer) -> None:
     """Big data never makes a big page; the whole is one link away."""
     instance = make_instance(params={"rows": [{"n": n} for n in range(2_000)]})

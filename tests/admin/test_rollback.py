@@ -41,7 +41,9 @@ def test_terminate_asks_whether_to_undo(login, operator) -> None:
     make_step(instance, "flight", **HANDLED)
     client, address = login(operator), verb_url("terminate", instance)
     assert "First undo what it did" in text_of(client.get(address))
-    client.post(address, {"reason": "called off", "rollback": "on"})
+    assert "or as soon as what it did is undone" in text_of(client.get(address))
+    response = client.post(address, {"reason": "called off", "rollback": "on"}, follow=True)
+    assert messages_of(response) == ["What it did is being undone. It ends as terminated after that."]
     instance.refresh_from_db()
     assert (instance.status, instance.error) == (S.ROLLING_BACK, None)
     entry = instance.history.get(type="rollback_started")
@@ -55,7 +57,8 @@ def test_terminate_without_the_mark_undoes_nothing(login, operator) -> None:
     """LIF-17: undo must be asked for."""
     instance = make_instance()
     make_step(instance, "flight", **HANDLED)
-    login(operator).post(verb_url("terminate", instance), {})
+    response = login(operator).post(verb_url("terminate", instance), {}, follow=True)
+    assert messages_of(response) == ["The instance was terminated."]
     instance.refresh_from_db()
     assert (instance.status, instance.rollback) == (S.TERMINATED, None)
     assert instance.steps.get().rollback_status == ""
@@ -67,7 +70,8 @@ def test_many_are_terminated_with_rollback(login, operator) -> None:
     client = login(operator)
     data = {"action": "terminate_selected", "_selected_action": [row.pk for row in rows]}
     assert "First undo what it did" in text_of(client.post(LIST, data))
-    client.post(LIST, {**data, "confirmed": "1", "rollback": "on"})
+    response = client.post(LIST, {**data, "confirmed": "1", "rollback": "on"}, follow=True)
+    assert messages_of(response) == ["Terminate: 2 done (1 of them once what they did is undone)"]
     for row in rows:
         row.refresh_from_db()
     assert [row.status for row in rows] == [S.ROLLING_BACK, S.TERMINATED], "the second has nothing to undo"
