@@ -18,13 +18,14 @@ from functools import partial
 from typing import Any, Final
 
 from durableflow.core import atomicity
+from durableflow.core.exceptions import InvalidDurableCall
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
 from durableflow.engine.asynccalls import Calls, DurableCall, drop
 from durableflow.engine.desk import END, NEW, Desk, Turn
 from durableflow.engine.execution import Execution
 from durableflow.engine.handover import adopt_locals
 from durableflow.engine.journal import Identity, Record
-from durableflow.engine.loop import Loop
+from durableflow.engine.loop import Loop, Rest
 from durableflow.engine.replay import Scope
 from durableflow.engine.seats import Seat
 from durableflow.engine.unwind import Block, LeaseLost, Suspend, Unwind, WriteFailed
@@ -36,6 +37,8 @@ BUSY_TURNS: Final = 10_000
 """After so many turns without a rest a loop gets its next answer all the same: something in it spins."""
 TELL_SECONDS: Final = 10.0
 """After so long it is told what keeps an instance from being put away."""
+STALLED_SECONDS: Final = 30.0
+"""For so long ``run`` may wait for what only another thread could bring."""
 FORSAKEN_SECONDS: Final = 1.0
 """For so long a loop may be awake beside calls that wait when a task in it was given up."""
 AGAIN: Final = object()
@@ -120,6 +123,9 @@ class Answers:
         self._sent = 0
         self._turns = 0
         self._look_at = 0.0
+        self._stalled_at: Rest | None = None
+        self._stalled_since = 0.0
+        self._heard = execution.news
         self._awake_since = time.monotonic()
 
     def submit(self, ask: Ask, turn: Turn) -> None:
@@ -250,10 +256,35 @@ class Answers:
             self._replay.unwind(Unwind(Block(self._replay.refusal)))  # somebody has caught it
         waiting = self._waiting()
         if not waiting:
-            return False  # run() waits for something of its own
+            self._look_for_stall()
+            return False
+        if self._has_news():  # a look of one call has taken delivery of what another one waits for
+            for ask in waiting:
+                self._again(ask, NEW)
+            return True
         wakes = [ask.wake_at for ask in waiting if ask.wake_at is not None]
         first = min(waiting, key=lambda ask: (ask.wake_at is None, ask.wake_at))
         self._replay.suspend(self._replay.root, Unwind(Suspend(min(wakes, default=None), first.label)))
+
+    def _has_news(self) -> bool:
+        """Whether something has arrived since this was last asked."""
+        before, self._heard = self._heard, self._execution.news
+        return self._heard != before
+
+    def _look_for_stall(self) -> None:
+        """``run`` waits for something of its own: another thread may bring it, but not for ever."""
+        now = time.monotonic()
+        if self._loop.rest is not self._stalled_at:
+            self._stalled_at, self._stalled_since = self._loop.rest, now
+        elif now - self._stalled_since > STALLED_SECONDS:
+            failed = self._calls.failed_tasks()
+            self._replay.halt(
+                InvalidDurableCall(
+                    f"run() of {self._replay.where} waits for something that no call, timer, connection or task will bring"
+                    f"{f' ({failed})' if failed else ''}. Await the tasks that bring it, so that their errors are seen; then resume "
+                    "the instance."
+                )
+            )
 
     def _let_go_held(self) -> None:
         """Answers that are held back for calls which this replay has not made. If the program has cancelled a task, that one would
@@ -318,9 +349,8 @@ class Answers:
             self._tell_why_awake(waiting)
         if waiting and not self._execution.dry:
             moment = self._execution.claim.db_now()
-            before = self._execution.news
             self._execution.take_news()
-            news = self._execution.news != before
+            news = self._has_news()
             for ask in waiting:
                 if news or (ask.wake_at is not None and ask.wake_at <= moment):
                     self._again(ask, NEW)

@@ -176,6 +176,15 @@ class Calls:
         if task.cancelled():
             self._note_cancelled(task)
 
+    def failed_tasks(self) -> str:
+        """Which of the run's tasks have ended with an error, '' if none has."""
+        ended = [
+            task for task in list(self._paths) if task.done() and not task.cancelled() and task.exception() is not None
+        ]
+        return ", ".join(
+            f"{task.get_name()} has ended with {type(task.exception()).__name__}: {task.exception()}" for task in ended
+        )
+
     def _note_cancelled(self, task: asyncio.Task[Any] | None) -> None:
         if not (self.stopping or task in self._dismissed):
             self.cancelled = True

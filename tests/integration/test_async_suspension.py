@@ -340,3 +340,26 @@ def test_a_loop_that_spins_gets_its_answers_all_the_same() -> None:
 
     instance = drained(async_workflow(run, []).create())
     assert (instance.status, instance.output) == (S.COMPLETE, 1)
+
+
+def test_a_run_that_waits_for_what_can_never_come_is_left_to_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asyncanswers, "STALLED_SECONDS", 0.3)
+
+    async def run(step: AsyncStep, log: list[Any]) -> Any:
+        queue: asyncio.Queue[int] = asyncio.Queue()
+
+        async def produce() -> None:
+            await queue.put(await step.do("work", fail))
+
+        async def fail() -> int:
+            raise ValueError("broken")
+
+        task = asyncio.create_task(produce(), name="producer")
+        found = await queue.get()
+        await task
+        return found
+
+    instance = drained(async_workflow(run, []).create())
+    assert instance.status == S.PAUSED
+    assert "waits for something that no call, timer, connection or task will bring" in instance.blocked
+    assert "producer has ended with ValueError: broken" in instance.blocked
