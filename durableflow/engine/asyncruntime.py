@@ -51,8 +51,7 @@ class AsyncRuntime:
         scope, path = self.calls.guard(what)
         check_arguments(call)
         identity, record = self.calls.reserve(scope, path, call)
-        if self.execution.dry:
-            self.execution.made(identity, call)
+        self.execution.made(identity, call)
         noted = self.calls.noted(what, scope, identity, call)
         if noted is not None:
             return noted

@@ -57,6 +57,7 @@ class Dry(Execution):
 
     def made(self, identity: Identity, call: calls.Call) -> None:
         """Take its handlers when it is made: a task that a sibling's recorded failure cancels never comes to its answer."""
+        super().made(identity, call)
         if isinstance(call, calls.DoCall) and call.rollback is not None:
             self.handlers[identity] = call.rollback
         if isinstance(call, MapCall) and call.rollback is not None:
@@ -107,8 +108,13 @@ class DryRun:
 
     @property
     def handlers(self) -> dict[Identity, AnyRollback]:
-        """See ``Dry``."""
-        return self.execution.handlers
+        """Those of ``Dry``, but for the ones that would undo something else than their step has done."""
+        traps = self.execution.traps
+        if traps is None or not traps.trapped:
+            return self.execution.handlers
+        items = {inner(identity) for identity in traps.trapped if identity.kind == StepKind.MAP}
+        handlers = self.execution.handlers.items()
+        return {key: value for key, value in handlers if key not in traps.trapped and key.scope not in items}
 
 
 def dry_run(

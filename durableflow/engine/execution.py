@@ -29,6 +29,7 @@ from durableflow.engine.awaiting import awaited
 from durableflow.engine.bodies import BodyOptions, BodyRun, resolve
 from durableflow.engine.bodyoptions import options_of
 from durableflow.engine.gathering import gather, map_items
+from durableflow.engine.handler_traps import Traps
 from durableflow.engine.journal import COMPLETE, FAILED, NOTIFY, PENDING, Identity, Record
 from durableflow.engine.logs import ReplayLogger
 from durableflow.engine.patches import patched
@@ -57,6 +58,7 @@ class Execution(Session):
     """The runtime behind ``step``: each durable call returns, raises, runs a body, opens a wait or suspends."""
 
     body_run = BodyRun
+    traps: Traps | None = None
     _logger: LoggerAdapter[Any] | None = None
 
     # Runtime ----------------------------------------------------------------------------------------------------------
@@ -85,7 +87,11 @@ class Execution(Session):
         """Told of each call whose branches others settle."""
 
     def made(self, identity: Identity, call: calls.Call) -> None:
-        """Told of each call of an ``async def run`` when it is made, in a dry replay."""
+        """Told of each call that may have a rollback handler when it is made. Raises InvalidConfig for a trap (``Traps``)."""
+        rollback = getattr(call, "rollback", None)
+        if rollback is not None:
+            self.traps = self.traps or Traps()
+            self.traps.check(identity, rollback.handler)
 
     def answer_as(self, scope: Scope, identity: Identity, call: calls.Call) -> Any:
         """Answer a call whose identity is reserved."""
@@ -96,12 +102,15 @@ class Execution(Session):
                 return entrant.enter(self, scope, identity, call)
         record = self.replay.meet(scope, identity)
         if isinstance(call, calls.DoCall):
+            if call.rollback is not None:
+                self.made(identity, call)
             if record is not None and record.finished:
                 return self.recorded(record)
             options = options_of(self, identity.label, record, call)
             return self.body_run(self, scope, identity, record, options).run(call.body)
         answer = ANSWERS.get(type(call))
         if answer is not None:
+            self.made(identity, call)
             if record is None or not record.finished:
                 self._charge = False  # bodies of branches have start marks of their own
             return answer(self, scope, identity, record, call)
