@@ -113,7 +113,7 @@ def take_up(lease: Lease, claim: Claim, record: Record, plan: Plan, timeout: tim
             sql = f"UPDATE {STEP} SET attempts = attempts + 1, wake_at = %s WHERE id = %s"
             run(lease.using, sql, [stored(lease.using, wake_at), found.pk])
             _go_on(lease, claim, fence, [(plan, found.pk)])
-            deliver_own(lease.using, lease.pk)
+            deliver_own(lease)
             found = _stored(lease, claim, record.identity)
         return found
 
@@ -139,7 +139,7 @@ def take_up_some(lease: Lease, claim: Claim, join: Join) -> bool:
             run(lease.using, f"UPDATE {STEP} SET attempts = attempts + 1 WHERE id = %s", [pk])
         _go_on(lease, claim, fence, wanted, join)
         rows.recount(lease, claim, found.pk, first.scope, first.name)
-        deliver_own(lease.using, lease.pk)  # what has ended meanwhile makes room
+        deliver_own(lease)  # what has ended meanwhile makes room
         fill(lease.using, found.pk)
         rows.recount(lease, claim, found.pk, first.scope, first.name)
         return True
@@ -182,7 +182,7 @@ def give_up(lease: Lease, claim: Claim, record: Record) -> Stored:
     """The time of a child is over: the record fails, and the child is told to end, unless it has ended already (then that
     counts) or the moment has not come by the database's clock."""
     with fenced(lease) as fence:
-        deliver_own(lease.using, lease.pk)
+        deliver_own(lease)
         found = _stored(lease, claim, record.identity)
         if found.status != "pending" or found.wake_at is None or found.wake_at > fence.now:
             return found

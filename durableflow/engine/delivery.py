@@ -13,6 +13,7 @@ from django.db import InterfaceError, OperationalError, connections
 
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import inbox
+from durableflow.engine.lease import Lease
 from durableflow.engine.orphans import end_orphans
 from durableflow.engine.sql import INSTANCE, SENT, any_of, is_postgres, run
 
@@ -108,7 +109,8 @@ def _drop_orphans(using: str, missing: set[int]) -> bool:
     return bool(existing)
 
 
-def deliver_own(using: str, pk: int) -> None:
-    """Deliver what was sent to one instance whose row the caller has locked, so that the history shows it before it
-    is consumed."""
-    inbox.hand_over(using, [pk], BATCH, wake=False)
+def deliver_own(lease: Lease) -> None:
+    """Deliver what was sent to an instance whose row the caller has locked as the lease's holder, so that the history shows it
+    before it is consumed. Nothing is woken by that: ``lease.arrived`` tells whoever waits in the same execution."""
+    if inbox.hand_over(lease.using, [lease.pk], BATCH, wake=False)[0]:
+        lease.arrived += 1

@@ -222,6 +222,10 @@ class Execution(Session):
         told = self.replay.records.get(identity._replace(kind=NOTIFY))
         if call.notify is None or (told is not None and told.finished):
             self._charge = False
+        if record is not None and scope is not self.replay.root and record.status == PENDING:
+            heard = call.notify is None or (told is not None and told.status == COMPLETE)
+            if heard and self.quiet.knows(self, identity):
+                self.suspend(scope, self.quiet.deadline(identity), identity)
         record = record or self.new_record(identity)
         try:
             answer = attend(self.lease, self.claim, record, call)

@@ -70,7 +70,8 @@ class Lease:
     database counted from; ``lost`` is set by the renewal when somebody else owns the instance, ``told`` when it has written
     that this process was asked to stop; ``slot``: the concurrency key whose slot the instance holds as long as the lease
     lasts, '' for none; ``parent_step``: the record by which another instance has started this one; ``children``: whether it
-    may have children of its own. Who has neither ends without a thought of a family."""
+    may have children of its own. Who has neither ends without a thought of a family. ``arrived``: how often
+    the execution itself has taken delivery of what was sent."""
 
     using: str
     pk: int
@@ -82,6 +83,7 @@ class Lease:
     slot: str = ""
     parent_step: int | None = None
     children: bool = False
+    arrived: int = 0
 
     def require(self) -> None:
         """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance

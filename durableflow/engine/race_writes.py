@@ -76,7 +76,7 @@ def decide(
             if _over(lease, claim, race):
                 return Verdict(decided=True)  # by this very look, whose answer was lost
             if any(isinstance(standing.call, ChildCall) for standing in standings):
-                deliver_own(lease.using, lease.pk)
+                deliver_own(lease)
             seen = [_look(lease, claim, fence, standing) for standing in standings]
             winner = min((one for one in seen if one.at is not None), key=_moment, default=None)
             if winner is None and error is None:

@@ -23,6 +23,7 @@ from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import room
 from durableflow.engine.journal import FAILED, PENDING, STARTED, Identity, Record
 from durableflow.engine.lease import Claim
+from durableflow.engine.quiet import Quiet
 from durableflow.engine.replay import Replay, Scope
 from durableflow.engine.scopes import current
 from durableflow.engine.secrecy import StepSecrets
@@ -98,7 +99,8 @@ class Session:
         # Looked up once: each durable call asks them what is open.
         self.replay.root.wrappers = list(connections.all())
         self.branches = InFlight()
-        self.news = 0
+        self._news = 0
+        self.quiet = Quiet()
         # What is no Exception, and was raised by the code of a branch, with the outcome that stops the other branches meanwhile.
         self.leaving: tuple[BaseException, object] | None = None
         self._lock = threading.Lock()
@@ -269,7 +271,13 @@ class Session:
         wakes nobody else any more."""
         if endings.take_woken(self.lease):
             with self._lock:
-                self.news += 1
+                self._news += 1
+
+    @property
+    def news(self) -> int:
+        """How often something has arrived for the instance while it was executed, be it that somebody has told of it, or that this
+        execution has taken delivery of it."""
+        return self._news + self.lease.arrived
 
     def check_alive(self) -> None:
         """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""

@@ -218,7 +218,7 @@ def _match(lease: Lease, claim: Claim, pending: Pending) -> Sent | None:
     new, sent = rows.match(lease, claim, pending)
     if not new:
         return sent
-    deliver_own(lease.using, lease.pk)
+    deliver_own(lease)
     return rows.match(lease, claim, pending)[1]
 
 

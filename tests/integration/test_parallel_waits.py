@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
+from durableflow import AsyncStep, Retries, Step, Workflow, WorkflowEvent, drain
 from durableflow.engine import endings
 from durableflow.engine.waits import Answer
 from durableflow.models import PendingEvent, WorkflowInstance
@@ -274,13 +275,15 @@ def test_a_clock_that_was_set_back_does_not_make_a_branch_spin(monkeypatch: pyte
     from durableflow.engine import execution
 
     looks: list[int] = []
+    known: list[Answer] = []
     gate = Gate()
     attend = execution.attend
 
     def too_early(lease: Any, claim: Any, record: Any, call: Any) -> Any:
         looks.append(1)
-        answer = attend(lease, claim, record, call)
-        return Answer(answer.pending_event, wake_at=answer.wake_at or claim.now)
+        if not known:
+            known.append(attend(lease, claim, record, call))
+        return known[0]
 
     monkeypatch.setattr(execution, "attend", too_early)
 
@@ -289,7 +292,7 @@ def test_a_clock_that_was_set_back_does_not_make_a_branch_spin(monkeypatch: pyte
             step.gather(
                 "two",
                 lambda: step.do("long", gate.stop_here),
-                lambda: step.wait_for_event("news", type="news", timeout=None),
+                lambda: step.wait_for_event("news", type="news", timeout=0.05),
             )
 
     Early.create()
@@ -300,3 +303,102 @@ def test_a_clock_that_was_set_back_does_not_make_a_branch_spin(monkeypatch: pyte
     assert 2 <= len(looks) <= 2 + 10 * (time.monotonic() - began)
     gate.open()
     task.result()
+
+
+def test_what_one_branch_takes_delivery_of_wakes_the_others(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    """A look into the inbox delivers all that lies there, also what is for a branch that has just found nothing. No delivery
+    from outside will ever wake that one."""
+    from durableflow.engine import execution
+
+    settings.DURABLEFLOW = {**settings.DURABLEFLOW, "BRANCH_THREADS": 0}
+    attend, first = execution.attend, [True]
+
+    def sends(lease: Any, claim: Any, record: Any, call: Any) -> Any:
+        if call.name == "second" and first:
+            first.clear()
+            instance.send_event("first", 1)
+        return attend(lease, claim, record, call)
+
+    monkeypatch.setattr(execution, "attend", sends)
+
+    class Two(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather(
+                "two",
+                lambda: step.wait_for_event("first", type="first", timeout=None).payload,
+                lambda: step.wait_for_event("second", type="second", timeout=None).payload,
+            )
+
+    instance = Two.create()
+    drained(instance)
+    assert dict(steps_of(instance))["two-1[1]/first-1"] == "complete"
+    instance.send_event("second", 2)
+    assert drained(instance).output == (1, 2)
+
+
+def test_the_same_in_an_async_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    from durableflow.engine import execution
+
+    attend, first = execution.attend, [True]
+
+    def sends(lease: Any, claim: Any, record: Any, call: Any) -> Any:
+        if call.name == "second" and first:
+            first.clear()
+            instance.send_event("first", 1)
+        return attend(lease, claim, record, call)
+
+    monkeypatch.setattr(execution, "attend", sends)
+
+    class Two(Workflow):
+        async def run(self, event: WorkflowEvent, step: AsyncStep) -> Any:
+            found = await asyncio.gather(
+                step.wait_for_event("first", type="first", timeout=None),
+                step.wait_for_event("second", type="second", timeout=None),
+            )
+            return [one.payload for one in found]
+
+    instance = Two.create()
+    drained(instance)
+    assert dict(steps_of(instance))["first-1"] == "complete"
+    instance.send_event("second", 2)
+    assert drained(instance).output == [1, 2]
+
+
+def test_an_arrival_costs_no_look_for_each_branch_that_it_is_not_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look tells for all of them: else a hundred waiting branches would take a hundred transactions at each event."""
+    from durableflow.engine import execution
+
+    attend, looks = execution.attend, list[str]()
+
+    def counted(lease: Any, claim: Any, record: Any, call: Any) -> Any:
+        looks.append(call.name)
+        return attend(lease, claim, record, call)
+
+    monkeypatch.setattr(execution, "attend", counted)
+
+    class Many(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            return step.gather("many", *[self.branch(step, number) for number in range(20)])
+
+        def branch(self, step: Step, number: int) -> Any:
+            if number % 2:
+                return lambda: step.wait_for_approval(f"ok {number}", timeout=None, notify=str).approved
+            return lambda: step.wait_for_event(f"event {number}", type=f"e{number}", timeout="1 hour").payload
+
+    instance = drained(Many.create())
+    assert len(set(looks)) == 20
+    looks.clear()
+    instance.send_event("e4", 4)
+    instance = drained(instance)
+    assert set(looks) == {"event 4"}
+    looks.clear()
+    PendingEvent.objects.get(name="ok 7").approve(by=None)
+    instance = drained(instance)
+    assert set(looks) == {"ok 7"}
+    for pending in PendingEvent.objects.filter(status="open"):
+        if pending.is_approval:
+            pending.approve(by=None)
+        else:
+            instance.send_event(pending.types[0], 1)
+    instance = drained(instance)
+    assert instance.status == S.COMPLETE and instance.output[4:8] == (4, True, 1, True)
