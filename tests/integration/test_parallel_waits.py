@@ -261,6 +261,7 @@ def test_notify_in_a_branch_is_a_body_of_that_branch() -> None:
     task = Task(lambda: drain(1))
     gate.wait_until_reached()
     eventually(lambda: ("three-1[3]/deaf-1", "failed") in steps_of(instance), "its retries are over")
+    eventually(lambda: "heard" in told, "the other one is told of")
     assert not task.done and sorted(told) == ["deaf", "deaf", "heard"]
     gate.open()
     task.result()
@@ -382,7 +383,7 @@ def test_an_arrival_costs_no_look_for_each_branch_that_it_is_not_for(monkeypatch
 
         def branch(self, step: Step, number: int) -> Any:
             if number % 2:
-                return lambda: step.wait_for_approval(f"ok {number}", timeout=None, notify=str).approved
+                return lambda: step.wait_for_approval(f"ok {number}", timeout=None, notify=lambda pending: None).approved
             return lambda: step.wait_for_event(f"event {number}", type=f"e{number}", timeout="1 hour").payload
 
     instance = drained(Many.create())
