@@ -65,33 +65,33 @@ def take_in(using: str, events: Sequence[int]) -> Ends:
     marks as delivered what this gives as such. A record that does not wait any more stays as it is."""
     ends = Ends()
     told = _told(using, events)
-    records = _records(using, {said["step"] for _event, _parent, said in told})
-    latest = _latest(using, list(records))
-    children = _children(using, [said["child"] for _event, _parent, said in told])
+    known = _known(using, {said["step"] for _event, _parent, said in told})
     joined: dict[int, list[tuple[int, Record, Child]]] = defaultdict(list)
-    seen: set[int] = set()
+    single: list[tuple[Record, Child]] = []
     for event, parent, said in told:
-        record = records.get(said["step"])
-        child = children.get(said["child"]) or Child(
-            said["child"], said["workflow"], said["instance_id"], family.DELETED
-        )
-        waits = record is not None and record.parent == parent and record.pk not in seen
-        waits = (
-            waits and latest.get(said["step"], 0) <= said["child"]
-        )  # else another child was started in its place since
-        if record is None or not waits or child.status not in _ENDS:  # one that goes on again will tell when it ends
+        record, child = known.pop(said["step"], (None, None))
+        if record is not None and (child is None or child.pk < said["child"]):
+            child = Child(said["child"], said["workflow"], said["instance_id"], family.DELETED)
+        if record is None or child is None or record.parent != parent or not _ended(child, said):
             ends.delivered.append(event)
-            continue
-        seen.add(record.pk)
-        if record.join is not None:
+            if record is not None and child is not None:
+                known[record.pk] = (record, child)  # another message may be the one
+        elif record.join is not None:
             joined[record.join].append((event, record, child))
-            continue
-        if _settle(using, [(record, child)]):
-            ends.wake.add(parent)
-        ends.delivered.append(event)
+        else:
+            single.append((record, child))
+            ends.delivered.append(event)
+    if single:
+        ends.wake |= {record.parent for record, _child in _settle(using, single)}
     for join, those in sorted(joined.items()):
         _join(using, join, those, ends)
     return ends
+
+
+def _ended(child: Child, said: Mapping[str, Any]) -> bool:
+    """Whether the child of the message has ended, and no other was started in its place since. One that goes on again will tell
+    when it ends."""
+    return child.pk == said["child"] and child.status in _ENDS
 
 
 _ENDS: Final = frozenset({*FINISHED, family.DELETED})
@@ -115,14 +115,34 @@ def _told(using: str, events: Sequence[int]) -> list[tuple[int, int, Mapping[str
 _NOTHING: Final = {"child": 0, "step": 0, "workflow": "", "instance_id": "", "status": ""}
 
 
-def _records(using: str, steps: set[int]) -> dict[int, Record]:
-    among, params = any_of(using, "id", sorted(steps))
-    sql = f"""SELECT id, instance_id, run_number, scope, kind, name, count, config FROM {STEP}
-        WHERE {among} AND status = 'pending' AND kind = '{StepKind.CHILD.value}'"""
-    return {
-        row[0]: Record(row[0], row[1], row[2], Identity(*row[3:7]), _config(row[7]).get("join"))
-        for row in run(using, sql, params)
-    }
+def _known(using: str, steps: set[int]) -> dict[int, tuple[Record, Child | None]]:
+    """Those of these records that wait, each with the child that was started last for it, if its row is there."""
+    among, params = any_of(using, "s.id", sorted(steps))
+    sql = f"""SELECT s.id, s.instance_id, s.run_number, s.scope, s.kind, s.name, s.count, s.config, c.id, c.workflow, c.instance_id,
+            c.status, CASE WHEN c.status = '{Status.ERRORED.value}' THEN c.error END, c.execution, c.finished
+        FROM {STEP} AS s LEFT JOIN {INSTANCE} AS c ON c.parent_step_id = s.id
+        WHERE {among} AND s.status = 'pending' AND s.kind = '{StepKind.CHILD.value}' ORDER BY c.id"""
+    found: dict[int, tuple[Record, Child | None]] = {}
+    for (
+        pk,
+        parent,
+        run_number,
+        *identity,
+        config,
+        child,
+        workflow,
+        instance_id,
+        status,
+        error,
+        execution,
+        finished,
+    ) in run(using, sql, params):
+        record = Record(pk, parent, run_number, Identity(*identity), _config(config).get("join"))
+        if child is None:
+            found[pk] = (record, None)
+        else:
+            found[pk] = (record, Child(child, workflow, instance_id, status, error, execution > 0, finished))
+    return found
 
 
 def _config(text: str | None) -> dict[str, Any]:
@@ -131,24 +151,6 @@ def _config(text: str | None) -> dict[str, Any]:
         return dict(codec.loads(text or "{}"))
     except (CodecError, TypeError, ValueError):
         return {}
-
-
-def _latest(using: str, steps: Sequence[int]) -> dict[int, int]:
-    """The child that was started last for each of these records."""
-    among, params = any_of(using, "parent_step_id", steps)
-    return dict(
-        run(using, f"SELECT parent_step_id, max(id) FROM {INSTANCE} WHERE {among} GROUP BY parent_step_id", params)
-    )
-
-
-def _children(using: str, pks: Sequence[int]) -> dict[int, Child]:
-    among, params = any_of(using, "id", pks)
-    sql = f"""SELECT id, workflow, instance_id, status, CASE WHEN status = '{Status.ERRORED.value}' THEN error END, execution,
-            finished FROM {INSTANCE} WHERE {among}"""
-    return {
-        pk: Child(pk, workflow, instance_id, status, error, execution > 0, finished)
-        for pk, workflow, instance_id, status, error, execution, finished in run(using, sql, params)
-    }
 
 
 def _settle(using: str, those: Sequence[tuple[Record, Child]]) -> list[tuple[Record, Child]]:
