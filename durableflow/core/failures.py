@@ -192,7 +192,8 @@ def _message(error: BaseException) -> str:
     # A rebuilt error may lack what its __str__ wants; its text is known all the same.
     known: str = _mark(error, "message") or ""
     try:
-        text = error.message if isinstance(error, StepFailed) and error.type else str(error)
+        own = (isinstance(error, StepFailed) and error.type) or isinstance(error, BaseExceptionGroup)
+        text = error.message if own else str(error)  # type: ignore[attr-defined]
         return _cut(clean(text), MAX_MESSAGE) or known
     except Exception as failure:
         return known or f"(its text cannot be shown: str() raised {type(failure).__name__})"

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from durableflow.authoring.group_calls import GatherCall, MapCall
-from durableflow.core import codec
+from durableflow.core import codec, failures
 from durableflow.core.exceptions import NonDeterminismError
 from durableflow.core.statuses import StepKind
 from durableflow.engine import scopes
@@ -25,6 +25,8 @@ from durableflow.engine.session import Session
 
 DIGEST: int = 16
 """Hex digits of an item's digest."""
+FIRST_FAILURE: int = 500
+"""Characters that the message of a group has for the first of its failures."""
 
 
 Plan = Generator[tuple[list[Branch], bool], None, Any]
@@ -128,9 +130,16 @@ def end(
 
 
 def raise_group(session: Session, identity: Identity, errors: list[Exception], of: int) -> NoReturn:
-    """Raise the failures of a group."""
-    what = f"{len(errors)} of {of} branches of {identity.label!r} of {session.claim.label} failed"
-    raise ExceptionGroup(what, errors) from None
+    """Raise the failures of a group; its message says what the first one is."""
+    what = f"{len(errors)} of {of} branches of {identity.label!r} of {session.claim.label} failed. The first: "
+    raise ExceptionGroup(what + _told(errors[0]), errors) from None
+
+
+def _told(error: Exception) -> str:
+    """A failure in one line, without what a sensitive step says."""
+    shown = failures.public(failures.describe(error))
+    words = [shown["step"], shown["type"], shown["message"]]
+    return ": ".join(word for word in words if word)[:FIRST_FAILURE]
 
 
 def digest(value: Any, what: str) -> str:

@@ -44,7 +44,9 @@ def test_all_failed_branches_of_a_group_run_again_and_only_they() -> None:
     instance = drained(Three.create())
     assert instance.status == S.ERRORED and instance.error is not None
     assert instance.error["type"] == "ExceptionGroup"
-    assert "2 of 3 branches of 'three-1'" in instance.error["message"]
+    message = instance.error["message"]
+    assert "2 of 3 branches of 'three-1'" in message
+    assert message.endswith("failed. The first: three-1[1]/work-1: ValueError: no a")
     assert dict(steps_of(instance))["three-1"] == "failed"
     body.names.discard("a")
     instance.retry()
@@ -201,3 +203,18 @@ def test_a_failing_branch_does_not_stop_the_others_retries(stopped_clock: Stoppe
         "two-1[1]/fails-1": "failed",
         "two-1[2]/flaky-1": "complete",
     }
+
+
+def test_the_message_of_a_group_hides_what_a_sensitive_step_says() -> None:
+    """SEC-09: the first failure is named, not told."""
+
+    class Secret(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.gather("both", lambda: step.do("login", self.login, sensitive=True, retries=0), lambda: None)
+
+        def login(self) -> None:
+            raise ValueError("the password is s3cr3t")
+
+    instance = drained(Secret.create())
+    assert instance.status == S.ERRORED and "both-1[1]/login-1" in str(instance.error)
+    assert "s3cr3t" not in str(instance.error)
