@@ -90,6 +90,24 @@ class AttentionFilter(admin.SimpleListFilter):
         return queryset.filter(pk__in=needs_attention(queryset.db)) if self.value() == "needed" else None
 
 
+class ParentFilter(admin.SimpleListFilter):
+    """Whether another workflow has started it: one parent can put hundreds of children on top of the list."""
+
+    title = _("parent")
+    parameter_name = "parent"
+    options = {"without": _("Without child workflows"), "only": _("Child workflows only")}
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The two kinds."""
+        return list(self.options.items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        """The rows of one kind."""
+        if self.value() not in self.options:
+            return None
+        return queryset.filter(parent_step__isnull=self.value() == "without")
+
+
 class ChildrenFilter(admin.SimpleListFilter):
     """The children of one step; of a join all of its children. It is offered only where a link has asked for it."""
 

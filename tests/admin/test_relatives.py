@@ -114,7 +114,17 @@ def test_a_join_links_the_list_of_its_children(login, viewer) -> None:
     assert f"{parent.label}, pages-1" in page, "it says whose children they are"
     for wrong in ("x", "0", "9" * 40, str(make_step(parent, "do").pk)):
         assert listed(client, children_of=wrong) == []
-    assert "child workflows" not in client.get(LIST).content.decode(), "offered only where a link has asked for it"
+    assert "children_of" not in client.get(LIST).content.decode(), "offered only where a link has asked for it"
+
+
+def test_children_can_be_left_out_of_the_list(login, viewer) -> None:
+    """One parent can put hundreds of them on top."""
+    parent = make_instance(instance_id="parent")
+    join_of(parent, "p1", "p2")
+    client = login(viewer)
+    assert listed(client, parent="without") == ["parent"]
+    assert listed(client, parent="only") == ["p2", "p1"]
+    assert listed(client) == listed(client, parent="nonsense") == ["p2", "p1", "parent"]
 
 
 def test_the_page_of_a_parent_costs_the_same_for_any_number_of_children(login, viewer) -> None:
