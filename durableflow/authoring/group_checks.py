@@ -7,6 +7,7 @@ ValueError.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from itertools import islice
 from types import FunctionType
 from typing import Any, Final, NoReturn
@@ -189,7 +190,7 @@ def _check_loop(name: str, branches: tuple[Any, ...]) -> None:
     """Refuse two lambdas of one loop: they share the loop's variable and would all work on its last value (design 7)."""
     seen: set[tuple[int, tuple[int, ...]]] = set()
     met: set[int] = set()
-    for branch in branches:
+    for branch in map(_unwrapped, branches):
         # The same function twice does the same twice, as its author says. Defaults bind the loop's variable.
         if not isinstance(branch, FunctionType) or not branch.__closure__ or id(branch) in met:
             continue
@@ -207,3 +208,10 @@ def _check_loop(name: str, branches: tuple[Any, ...]) -> None:
                 " or use step.map. To do the same work several times, give the same function object several times.",
             )
         seen.add(twin)
+
+
+def _unwrapped(branch: Any) -> Any:
+    """A partial that binds nothing is its function."""
+    while isinstance(branch, partial) and not (branch.args or branch.keywords):
+        branch = branch.func
+    return branch

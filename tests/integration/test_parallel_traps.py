@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -366,9 +367,10 @@ def test_scopes_that_are_too_deep_are_refused_with_the_cure() -> None:
     assert "400 are possible" in message and "Use shorter names or fewer levels" in message
 
 
-def test_two_lambdas_of_one_loop_are_refused_with_the_cure() -> None:
+@pytest.mark.parametrize("wrap", [lambda branch: branch, functools.partial])
+def test_two_lambdas_of_one_loop_are_refused_with_the_cure(wrap: Any) -> None:
     class Loop(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> Any:
-            return step.gather("loop", *[lambda: step.do("work", str, n) for n in range(2)])  # noqa: B023  the trap
+            return step.gather("loop", *[wrap(lambda: step.do("work", str, n)) for n in range(2)])  # noqa: B023  the trap
 
     assert "Bind the value" in error_of(drained(Loop.create()))
