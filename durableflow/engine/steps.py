@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from django.db import connections
+
 from durableflow.core import clock, codec
+from durableflow.core.conf import get_settings
 from durableflow.core.transactions import raw_transaction
 from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import FINISHED, Identity, Record
-from durableflow.engine.lease import Lease
+from durableflow.engine.lease import Lease, elapsed
 from durableflow.engine.patience import patient
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import AlreadyFinished, LeaseLost
@@ -29,6 +32,10 @@ _UPSERT: Final = f"""
         AND {STEP}.status = excluded.status AND {STEP}.attempts = excluded.attempts)
     RETURNING id, wake_at"""
 _ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_name, via, reason, at"
+
+
+RENEWED_SHARE: Final = 6
+"""A write renews a lease that was not renewed for this part of its length."""
 
 
 @dataclass(slots=True)
@@ -68,10 +75,14 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     A finished row is never touched, and a write that is repeated after a lost answer finds its own token: then it has
     succeeded and changes nothing. Raises LeaseLost, AlreadyFinished.
     """
+    # Whoever writes holds the row, and one that writes without a pause holds it so often that the renewal, which waits for
+    # nobody, may never have it.
+    before, length = elapsed(), float(get_settings().LEASE)
+    renewed = length if before - lease.renewed > length / RENEWED_SHARE else None
     if is_postgres(lease.using):
         rows = run(
             lease.using,
-            _postgres_sql(_shape(write), clock.postgres("clock")),
+            _postgres_sql(_shape(write, renewed), clock.postgres("clock")),
             _postgres_params(lease, write),
             bare=not write.wakes,
         )
@@ -79,7 +90,9 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
             raise LeaseLost(lease.label)
         written = rows[0]
     else:
-        written = _write_sqlite(lease, write)
+        written = _write_sqlite(lease, write, renewed)
+    if renewed is not None and not connections[lease.using].in_atomic_block:
+        lease.renewed = max(lease.renewed, before)
     return moment(written[1] if written[0] is not None else _own_wake_at(lease, write))
 
 
@@ -103,11 +116,10 @@ def _postgres_sql(write: _Shape, now: str) -> str:
         if write.entries
         else ""
     )
-    calm = (
-        f", c AS (UPDATE {INSTANCE} AS i SET interruptions = 0, give_backs = 0 FROM f WHERE i.id = f.id)"
-        if write.unshaken
-        else ""
-    )
+    changes = ["interruptions = 0", "give_backs = 0"] if write.unshaken else []
+    if write.renewed is not None:
+        changes += [f"wake_at = {now} + make_interval(secs => {write.renewed!r})", "suspect = false"]
+    calm = f", c AS (UPDATE {INSTANCE} AS i SET {', '.join(changes)} FROM f WHERE i.id = f.id)" if changes else ""
     wake = (
         f"COALESCE(%s::timestamptz, {now} + make_interval(secs => %s::float8))" if write.wakes else "NULL::timestamptz"
     )
@@ -135,13 +147,14 @@ class _Shape(NamedTuple):
     wakes: bool
     unshaken: bool
     later: bool
+    renewed: float | None
 
 
-def _shape(write: StepWrite) -> _Shape:
+def _shape(write: StepWrite, renewed: float | None) -> _Shape:
     record = write.record
     return _Shape(
         record.identity.kind, record.status, record.sensitive, record.freed, record.error is not None,
-        tuple([entry.type for entry in write.entries]), write.wakes, write.unshaken, write.later,
+        tuple([entry.type for entry in write.entries]), write.wakes, write.unshaken, write.later, renewed,
     )  # fmt: skip
 
 
@@ -174,7 +187,7 @@ def _text(entry: Entry) -> str | None:
     return entry.text if entry.data is None else codec.dumps(entry.data, what="history")
 
 
-def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
+def _write_sqlite(lease: Lease, write: StepWrite, renewed: float | None) -> tuple[Any, ...]:
     record = write.record
     with raw_transaction(lease.using):
         fence = run(
@@ -183,6 +196,9 @@ def _write_sqlite(lease: Lease, write: StepWrite) -> tuple[Any, ...]:
         if not fence:
             raise LeaseLost(lease.label)
         now = clock.host_now()
+        if renewed is not None:
+            end = clock.sqlite_text(now + timedelta(seconds=renewed))
+            run(lease.using, f"UPDATE {INSTANCE} SET wake_at = %s, suspect = 0 WHERE id = %s", [end, lease.pk])
         wake = write.wake_at or (None if write.wake_in is None else now + timedelta(seconds=write.wake_in))
         values = [lease.pk, *_values(lease, write), _stamp(wake), lease.token, _stamp(write.started)]
         values += [clock.sqlite_text(now) if record.status in FINISHED else None, "", 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
@@ -14,6 +16,9 @@ from durableflow.engine.branches import branches
 from durableflow.models import WorkflowInstance
 
 
+WATCHERS = ("durableflow-renewal", "durableflow-errands")
+
+
 @pytest.fixture(autouse=True)
 def isolated_registry() -> Iterator[None]:
     """Workflows that a test defines are forgotten at its end (case TST-04)."""
@@ -22,10 +27,13 @@ def isolated_registry() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _no_branch_threads_at_the_end(django_db_setup: None) -> Iterator[None]:
-    """A database with connections cannot be deleted."""
+def _no_connections_at_the_end(django_db_setup: None) -> Iterator[None]:
+    """A database to which threads are connected cannot be deleted. Those of the watcher let go when nothing is executed."""
     yield
     branches().end(10)
+    end = time.monotonic() + 10
+    while time.monotonic() < end and any(thread.name in WATCHERS for thread in threading.enumerate()):
+        time.sleep(0.02)
 
 
 class StoppedClock:
