@@ -15,7 +15,6 @@ from durableflow.core.durations import Duration, parse_duration
 from durableflow.engine.branches import branches
 from durableflow.models import WorkflowInstance
 
-
 WATCHERS = ("durableflow-renewal", "durableflow-errands")
 
 
