@@ -29,12 +29,14 @@ def planned(
     """What the child shall be; ``position``: of those that ``record`` joins; ``attempts``: how often it was started before.
 
     Its id and its seed derive from the call, so that a crash or a replay comes to the same child (case CHD-03), and one that is
-    started anew after ``retry()`` to the same idempotency keys. Raises what is wrong with it.
+    started anew after ``retry()`` to the same idempotency keys. The id depends on the parent's own id too: a parent that was
+    started anew has its predecessor's seed, whose children still exist. Raises what is wrong with it.
     """
-    call = (session.claim.seed, record.key_run, *record.identity)
+    claim = session.claim
+    call = (claim.seed, record.key_run, *record.identity)
     own = instance_id
     if own is None:
-        own = derive("child", *call).hex()[:32] + (f"-{position}" if position else "")
+        own = derive("child", claim.workflow, claim.instance_id, *call).hex()[:32] + (f"-{position}" if position else "")
     if attempts:
         own += f"-r{attempts}"  # the id without it is that of the child before
     child = plan(workflow.planned(params, instance_id=own))
