@@ -60,9 +60,17 @@ class Secrets:
         """Hide from now on what is in ``value``."""
         self._texts.update(text for text in _texts(value) if len(text) >= SHORTEST_SECRET)
 
-    def hides(self, text: str) -> bool:
-        """Whether a secret is in ``text``, as it is or as JSON writes it."""
-        return any(secret in text or json.dumps(secret)[1:-1] in text for secret in self._texts)
+    def mask_json(self, text: str) -> str | None:
+        """The same for a JSON text, in which a secret stands as JSON writes it; None if it is none any more then (a number was
+        hidden)."""
+        masked = self.mask(text)
+        for secret in sorted(self._texts, key=len, reverse=True):
+            masked = masked.replace(json.dumps(secret)[1:-1], REDACTED)
+        try:
+            json.loads(masked)
+        except ValueError:
+            return None
+        return masked
 
     def mask(self, text: str) -> str:
         """``text`` with ``[REDACTED]`` in place of every secret."""

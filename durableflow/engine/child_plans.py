@@ -36,7 +36,9 @@ def planned(
     call = (claim.seed, record.key_run, *record.identity)
     own = instance_id
     if own is None:
-        own = derive("child", claim.workflow, claim.instance_id, *call).hex()[:32] + (f"-{position}" if position else "")
+        own = derive("child", claim.workflow, claim.instance_id, *call).hex()[:32] + (
+            f"-{position}" if position else ""
+        )
     if attempts:
         own += f"-r{attempts}"  # the id without it is that of the child before
     child = plan(workflow.planned(params, instance_id=own))

@@ -77,6 +77,8 @@ def map_items(session: Session, scope: Scope, identity: Identity, record: Record
 def plan_map(session: Session, identity: Identity, record: Record | None, call: MapCall) -> Plan:
     """``map_items`` without the settling."""
     inner = scopes.inner(identity)
+    if record is None:
+        session.require_room(identity, len(call.items))
     digests = [digest(item, f"item {number} of {identity.label!r}") for number, item in enumerate(call.items, start=1)]
     record = begin(session, identity, record, {"items": digests})
     check_digests(session, identity, record, digests, "items")

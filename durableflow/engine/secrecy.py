@@ -30,14 +30,15 @@ class StepSecrets(Secrets):
 
     def masked(self, described: dict[str, Any]) -> dict[str, Any]:
         """What ended an instance, masked with its causes and members: a parent, who knows none of these secrets, shows them as
-        its own. What rebuilds an error is left out where it holds a secret; ``run`` is over and needs it no more."""
+        its own. What rebuilds an error is left out where it cannot be masked; ``run`` is over and needs it no more."""
         shown = dict(described)
         for key in ("message", "traceback"):
             shown[key] = self.mask(described[key])
-        private = [shown.get("args", ""), *shown.get("attrs", {}).values()]
-        if any(self.hides(text) for text in private):
-            shown.pop("args", None)
-            shown.pop("attrs", None)
+        if "args" in shown and (args := self.mask_json(shown.pop("args"))) is not None:
+            shown["args"] = args
+        if "attrs" in shown:
+            attrs = {name: self.mask_json(text) for name, text in shown["attrs"].items()}
+            shown["attrs"] = {name: text for name, text in attrs.items() if text is not None}
         if "cause" in shown:
             shown["cause"] = self.masked(shown["cause"])
         if "errors" in shown:

@@ -147,6 +147,16 @@ class Session:
             raise self.too_much("the journal", len(self.replay.records) + 1, limits.records, "records")
         return self.replay.started(identity, self.claim.execution, self.run_number)
 
+    def require_room(self, identity: Identity, steps: int) -> None:
+        """Raise LimitExceeded where ``steps`` more steps of a group cannot be recorded: before the first of them runs."""
+        limits, known = get_settings().LIMITS, self.replay.records
+        made = sum(own.kind == StepKind.DO for own in known) + steps
+        records = len(known) + 1 + steps
+        for unit, size, most in (("steps", made, limits.steps), ("records", records, limits.records)):
+            if size > most:
+                what = f"the number of {unit} with the {steps:,} items of {identity.label!r}"
+                raise self.too_much(what, size, most, unit)
+
     def encode(self, value: Any, identity: Identity) -> str:
         """A step's value as text, within the limits. Raises CodecError, LimitExceeded: neither is retried (case
         SER-02)."""

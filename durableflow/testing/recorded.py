@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
@@ -15,8 +16,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from durableflow.core import clock, codec, failures
+from durableflow.core.exceptions import CodecError
 from durableflow.engine.journal import CANCELLED, PENDING, Identity, Record
 from durableflow.engine.lease import Claim, Lease, elapsed
+from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.sql import INSTANCE, moment, run
 from durableflow.engine.steps import load_journal
 from durableflow.models import WorkflowInstance
@@ -144,6 +147,7 @@ def files(path: Path) -> Iterator[Path]:
 
 
 def _as_json(recorded: RecordedRun) -> dict[str, Any]:
+    secrets = _secrets(recorded)
     return {
         "what": _MARK,
         "format": FORMAT,
@@ -157,11 +161,21 @@ def _as_json(recorded: RecordedRun) -> dict[str, Any]:
         "created": recorded.created.isoformat(),
         "scheduled_for": None if recorded.scheduled_for is None else recorded.scheduled_for.isoformat(),
         "code_version": recorded.code_version,
-        "records": [_record_as_json(record, recorded.left_out) for record in recorded.records],
+        "records": [_record_as_json(record, recorded.left_out, secrets) for record in recorded.records],
     }
 
 
-def _record_as_json(record: Record, left_out: set[Identity]) -> dict[str, Any]:
+def _secrets(recorded: RecordedRun) -> StepSecrets:
+    """What the run's sensitive steps have returned: errors of others may quote it (case SEC-09)."""
+    secrets = StepSecrets()
+    for record in recorded.records:
+        if record.sensitive and record.output is not None:
+            with suppress(CodecError):
+                secrets.add(codec.loads(record.output))
+    return secrets
+
+
+def _record_as_json(record: Record, left_out: set[Identity], secrets: StepSecrets) -> dict[str, Any]:
     data: dict[str, Any] = {**record.identity._asdict(), **{name: getattr(record, name) for name in _STORED}}
     data["wake_at"] = None if record.wake_at is None else record.wake_at.isoformat()
     if record.sensitive:
@@ -169,6 +183,8 @@ def _record_as_json(record: Record, left_out: set[Identity]) -> dict[str, Any]:
         data["output"] = None
         if record.error is not None:
             data["error"] = codec.dumps(failures.masked(codec.loads(record.error)))
+    elif record.error is not None:
+        data["error"] = codec.dumps(secrets.masked(codec.loads(record.error)))
     return data
 
 

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -113,6 +114,26 @@ def test_what_a_sensitive_step_returned_stays_in_the_database(tmp_path: Path) ->
     deployed(failing)
     (fit,) = replay_check(tmp_path / "check.1.json").fits
     assert (fit.met, fit.unchecked) == (2, 0)
+
+
+@pytest.mark.parametrize("value", ["hush-4711", 47114711])
+def test_a_secret_in_the_error_of_another_step_stays_in_the_database(value: Any, tmp_path: Path) -> None:
+    """SEC-09: causes and arguments of errors are masked too; an error whose text alone is hidden is rebuilt as what it is."""
+
+    def run(step: Step) -> Any:
+        key = step.do("get key", lambda: value, sensitive=True)
+
+        def use() -> None:
+            raise NonRetryableError("refused") from ValueError("bad key", key)
+
+        with suppress(NonRetryableError):
+            step.do("use", use)
+        step.wait_for_event("go", type="go", timeout=None)
+
+    path = save(recorded_run(drained(deployed(run).create(instance_id="a"))), tmp_path)
+    assert str(value) not in path.read_text()
+    (fit,) = replay_check(path).fits
+    assert fit.met == 3 or fit.unchecked
 
 
 def test_branches(stopped_clock: StoppedClock, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import pytest
+from django.test import override_settings
 from django.utils import timezone
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, get_step_context
@@ -129,3 +130,23 @@ def test_ten_thousand_items_replay_in_linear_time() -> None:
     small, large = min(seconds(2_500) for _ in range(2)), seconds(10_000)
     assert not Doubles.ran
     assert large < 12 * small, (small, large)
+
+
+def test_a_map_over_the_limit_runs_none_of_its_items(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ENG-12: how many steps it would make is known before the first of them runs."""
+    ran: list[int] = []
+
+    class Large(Workflow):
+        class Meta:
+            name = "map-large"
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.do("first", lambda: None)
+            return step.map("items", ran.append, range(event.params))
+
+    with override_settings(DURABLEFLOW={"LIMITS": {"steps": 5}}):
+        fits, large = drained(Large.create(4)), drained(Large.create(5))
+    assert (fits.status, len(ran)) == (S.COMPLETE, 4)
+    assert large.error is not None
+    assert (large.status, large.error["type"]) == (S.ERRORED, "durableflow.LimitExceeded")
+    assert "5 items of 'items-1'" in large.error["message"] and "continue_as_new" in large.error["message"]

@@ -383,7 +383,9 @@ def test_an_arrival_costs_no_look_for_each_branch_that_it_is_not_for(monkeypatch
 
         def branch(self, step: Step, number: int) -> Any:
             if number % 2:
-                return lambda: step.wait_for_approval(f"ok {number}", timeout=None, notify=lambda pending: None).approved
+                return lambda: (
+                    step.wait_for_approval(f"ok {number}", timeout=None, notify=lambda pending: None).approved
+                )
             return lambda: step.wait_for_event(f"event {number}", type=f"e{number}", timeout="1 hour").payload
 
     instance = drained(Many.create())
