@@ -52,6 +52,11 @@ class Lazy:
 _current: ContextVar[Lazy | None] = ContextVar("durableflow_step", default=None)
 
 
+def in_body() -> bool:
+    """Whether this code is a part of a step's body."""
+    return _current.get() is not None
+
+
 def get_step_context() -> StepContext:
     """The context of the step whose body runs now, in this thread or task. Raises RuntimeError outside a body."""
     context = _current.get()

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
+from durableflow.authoring.context import in_body
 from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options, resolve
-from durableflow.core import codec, registry
+from durableflow.core import codec, registry, running
 from durableflow.core.aio import async_twin
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
-from durableflow.core.exceptions import InstanceAlreadyExists
+from durableflow.core.exceptions import InstanceAlreadyExists, InvalidDurableCall
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import Trigger, Via
 from durableflow.models.creation import NewInstance, database, insert
@@ -84,8 +85,14 @@ class Workflow(Generic[Params, Output]):
         Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case
         CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration from now. Raises
         InstanceAlreadyExists (the transaction stays usable), ValueError, TypeError, CodecError, LimitExceeded; then
-        nothing is stored.
+        nothing is stored. In ``run``, outside of a step, it is refused without an ``instance_id`` (InvalidDurableCall): each
+        replay would start one more.
         """
+        if instance_id is None and (where := running.program.get()) and not in_body():
+            raise InvalidDurableCall(
+                f"{cls.__name__}.create() was called in run() of {where}, outside of a step: each replay would start one more. Use "
+                "step.start_workflow or step.run_workflow, give it an instance_id, or call it in a step's body."
+            )
         row = cls.new_instance(
             params,
             instance_id=instance_id,

@@ -7,6 +7,7 @@ from typing import Any
 from durableflow.authoring.async_step import AsyncStep
 from durableflow.authoring.events import WorkflowEvent
 from durableflow.authoring.step import Step
+from durableflow.core import running
 from durableflow.engine.asyncrun import run_async
 from durableflow.engine.execution import Execution
 
@@ -23,6 +24,10 @@ def run_program(cls: type[Any], params: Any, execution: Execution) -> Any:
         scheduled_for=claim.scheduled_for,
     )
     program = cls()
-    if cls.run_is_async:
-        return run_async(lambda runtime: program.run(event, AsyncStep(runtime)), execution)
-    return program.run(event, Step(execution))
+    token = running.program.set(claim.label)
+    try:
+        if cls.run_is_async:
+            return run_async(lambda runtime: program.run(event, AsyncStep(runtime)), execution)
+        return program.run(event, Step(execution))
+    finally:
+        running.program.reset(token)
