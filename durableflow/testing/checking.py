@@ -19,11 +19,14 @@ from durableflow.core.statuses import FINISHED, Status, StepKind
 from durableflow.engine.dry import DryRun, dry_run
 from durableflow.engine.journal import Identity, Record
 from durableflow.engine.replay import UNCOUNTED
+from durableflow.engine.timeouts import Deadline
 from durableflow.models import WorkflowInstance
 from durableflow.testing.recorded import RecordedRun, files, load, recorded_run
 from durableflow.testing.stand_ins import Check
 
 MOST_TOLD: Final = 5
+MOST_SECONDS: Final = 30.0
+"""For the replay of one run, in the main thread of the process; elsewhere nothing can end it."""
 _KEEP: Final = (
     "Keep it for runs in progress: put the new code where step.patched(...) is true, and the old code where it is not."
 )
@@ -156,15 +159,24 @@ def check(recorded: RecordedRun) -> Fit | Break:
         params = freeze(None if recorded.params is None else codec.loads(recorded.params))
     except CodecError as error:
         return _broken(recorded, message=f"Its params cannot be read: {error}")
+    limit = Deadline(MOST_SECONDS)
     try:
-        verdict = _judge(recorded, _replayed(recorded, cls, params, guess=False))
-        if isinstance(verdict, Fit) and verdict.unchecked:
-            # Perhaps the new call is a recorded one under another name: with its value, does run() go on without calling that?
-            return _renamed(recorded, _replayed(recorded, cls, params, guess=True)) or verdict
-        return verdict
+        verdict = limit.run(lambda: _verdict(recorded, cls, params))
+        if verdict is not None:
+            return verdict
+        message = f"run() has not come to its next call within {MOST_SECONDS:g} seconds."
+        return _broken(recorded, found="nothing", message=message, cure="Nothing but a durable call may wait in run().")
     except SystemExit as error:
         said = f"SystemExit: {error}"
         return _broken(recorded, found=said, message=f"run() raises {said}.", cure="Take it out of run().")
+
+
+def _verdict(recorded: RecordedRun, cls: type[Any], params: Any) -> Fit | Break:
+    verdict = _judge(recorded, _replayed(recorded, cls, params, guess=False))
+    if isinstance(verdict, Fit) and verdict.unchecked:
+        # Perhaps the new call is a recorded one under another name: with its value, does run() go on without calling that?
+        return _renamed(recorded, _replayed(recorded, cls, params, guess=True)) or verdict
+    return verdict
 
 
 _NAMED: Final = "Put its code back, or name the workflow in Meta.previous_names of the class that has followed it."

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,8 +20,8 @@ from django.utils import timezone
 from durableflow import Step
 from durableflow.core import registry
 from durableflow.models import WorkflowInstance
-from durableflow.testing import ReplayBroken, replay_check
-from tests.integration.check_flows import deployed, inserted_and_used, recorded, removed, snapshot
+from durableflow.testing import ReplayBroken, checking, replay_check
+from tests.integration.check_flows import deployed, deployed_async, inserted_and_used, recorded, removed, snapshot
 from tests.support.concurrency import Gate, Task
 from tests.support.engine import drained
 
@@ -255,3 +257,17 @@ def test_a_handler_that_is_gone_is_told() -> None:
     assert status == 0
     assert "no rollback handler any more for do 'book-1'" in out
     assert json.loads(checked("--json")[1])["fits"][0]["unhandled"] == ["do 'book-1'"]
+
+
+@pytest.mark.parametrize("how", ["sync", "async"])
+def test_a_run_that_does_not_come_to_its_next_call_is_told(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that stands still before a deploy would name no workflow."""
+    drained(deployed(recorded).create(instance_id="a"))
+    monkeypatch.setattr(checking, "MOST_SECONDS", 0.5)
+    if how == "sync":
+        deployed(lambda step: time.sleep(60))
+    else:
+        deployed_async(lambda step: asyncio.sleep(60))
+    status, out = checked()
+    assert status == 1
+    assert "check/a" in out and "has not come to its next call within 0.5 seconds" in out
