@@ -20,7 +20,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
 
 
-class Busy(Workflow):
+class BusyWriter(Workflow):
     """Steps that each take a part of a lease, and all of them more than one."""
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
@@ -39,14 +39,14 @@ def test_writes_renew_the_lease(how: str, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(renewal, "_renew_postgres", lambda *args: set())
     monkeypatch.setattr(renewal, "_renew_sqlite", lambda *args: set())
     with override_settings(DURABLEFLOW={"LEASE": 1.2}):
-        instance = drained(Busy.create(how))
+        instance = drained(BusyWriter.create(how))
     assert (instance.status, instance.output, instance.execution) == (S.COMPLETE, 8, 1)
 
 
 @pytest.mark.postgresql_only
 def test_the_renewal_waits_a_moment_for_a_row() -> None:
     """Its worker's writes hold it again and again; who waits has it before the next one."""
-    Busy.create()
+    BusyWriter.create()
     ((claimed),) = claim("default")
     locked, go = threading.Event(), threading.Event()
 

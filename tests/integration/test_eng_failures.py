@@ -119,10 +119,10 @@ def test_a_failure_of_the_engine_stays_with_its_instance(monkeypatch: pytest.Mon
 
     original = executor.load_journal
 
-    def fail(lease: Any, run_number: int) -> Any:
+    def fail(lease: Any, run_number: int, **options: Any) -> Any:
         if lease.pk == bad.pk:
             raise RuntimeError("a bug of ours")
-        return original(lease, run_number)
+        return original(lease, run_number, **options)
 
     monkeypatch.setattr(executor, "load_journal", fail)
     bad, good = Healthy.create(), Healthy.create()

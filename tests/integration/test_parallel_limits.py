@@ -6,6 +6,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -311,13 +312,14 @@ def test_replaying_is_told_for_each_scope(stopped_clock: StoppedClock, caplog: p
     assert sorted(said) == ["a begins False", "a goes on", "b begins False", "b goes on"]
 
 
-def test_the_limit_of_steps_counts_items(settings: Any) -> None:
-    """ENG-12 with a map: the items beyond it fail, and the message names the limit."""
+def test_the_limit_of_steps_counts_those_of_branches(settings: Any) -> None:
+    """ENG-12 with a gather: the branches whose steps are beyond it fail, and the message names the limit. (A map is counted
+    before its first item.)"""
     settings.DURABLEFLOW = {**settings.DURABLEFLOW, "LIMITS": {"steps": 5}}
 
     class Many(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> Any:
-            return step.map("many", str, range(7))
+            return step.gather("many", *[partial(step.do, "one", str, number) for number in range(7)])
 
     instance = drained(Many.create())
     assert instance.status == S.ERRORED and instance.error is not None

@@ -34,10 +34,10 @@ def owing(monkeypatch: pytest.MonkeyPatch, fault: BaseException) -> WorkflowInst
 
     original = executor.load_journal
 
-    def load(*args: Any) -> Any:
+    def load(*args: Any, **options: Any) -> Any:
         if faults and isinstance(faults[0], OperationalError):
             raise faults.pop()
-        return original(*args)
+        return original(*args, **options)
 
     monkeypatch.setattr(executor, "load_journal", load)
     row = Owing.create()

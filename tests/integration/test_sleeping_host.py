@@ -39,7 +39,8 @@ def test_no_body_starts_on_a_lease_that_has_ended_in_the_sleep(monkeypatch: pyte
 
     class Sleeping(Workflow):
         def run(self, event: WorkflowEvent, step: Step) -> Any:
-            step.do("sleep", sleep)
+            step.do("sleep", lambda: None)
+            sleep()
             return step.do("work", bodies.append, "work", retries=retries)
 
     row = Sleeping.create()
@@ -50,6 +51,25 @@ def test_no_body_starts_on_a_lease_that_has_ended_in_the_sleep(monkeypatch: pyte
     expire_leases()
     assert (drained(row).status, bodies) == (S.COMPLETE, ["work"])
     assert len(history_of(row, "attempt_lost")) == (1 if retries else 0)
+
+
+def test_a_checkpoint_of_a_lease_that_nobody_has_taken_renews_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It holds the row, and finds its own token there: what follows has a lease."""
+    asleep, original = [0.0], time.clock_gettime
+    monkeypatch.setattr(
+        time, "clock_gettime", lambda which: original(which) + (asleep[0] if which == time.CLOCK_BOOTTIME else 0)
+    )
+
+    class Awake(Workflow):
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            step.do("sleep", lambda: asleep.__setitem__(0, NIGHT))
+            return step.do("work", str, "done", retries=0)
+
+    row = Awake.create()
+    (claimed,) = claim("default")
+    execute(claimed, renew=False)
+    row.refresh_from_db()
+    assert (row.status, row.output, row.execution) == (S.COMPLETE, "done", 1)
 
 
 def test_time_goes_by_in_the_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
