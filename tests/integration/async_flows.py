@@ -12,6 +12,7 @@ from durableflow import AsyncStep, Retries, Workflow, WorkflowEvent, get_step_co
 from durableflow.models import WorkflowInstance
 from tests.integration import eng_parallel_flows
 from tests.integration.con_flows import die
+from tests.support.engine import drained
 from tests.support.ledger import Ledger
 
 BRANCHES = ("A", "B", "C")
@@ -30,6 +31,11 @@ def async_workflow(run: AsyncRun, log: list[Any]) -> type[Workflow]:
             return await run(step, log)
 
     return Sample
+
+
+def run_once(run: AsyncRun, log: list[Any] | None = None) -> WorkflowInstance:
+    """An instance of this function, after its first execution."""
+    return drained(async_workflow(run, [] if log is None else log).create())
 
 
 async def later(value: Any, seconds: float = 0.01) -> Any:

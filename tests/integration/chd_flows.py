@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from durableflow import NonRetryableError, Step, Workflow, WorkflowEvent, drain
@@ -10,6 +11,7 @@ from durableflow.engine.delivery import deliver
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
 
 S = WorkflowInstance.Status
+Run = Callable[[WorkflowEvent[Any], Step], Any]
 
 
 class Declined(NonRetryableError):
@@ -40,6 +42,23 @@ def work(n: Any) -> Any:
 
 def fail(message: str) -> None:
     raise Declined(message, code=7)
+
+
+def parent(run: Run, name: str = "chd-parent", **meta: Any) -> type[Workflow[Any, Any]]:
+    """A workflow whose ``run`` is this function of the test."""
+
+    class Parent(Workflow[Any, Any]):
+        Meta = type("Meta", (), {"name": name, **meta})
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return run(event, step)
+
+    return Parent
+
+
+def waiting(event: WorkflowEvent[Any], step: Step) -> Any:
+    """The ``run`` of a parent that gives its params to one child, and waits for it."""
+    return step.run_workflow("child", Child, event.params)
 
 
 def child_of(parent: WorkflowInstance) -> WorkflowInstance:
