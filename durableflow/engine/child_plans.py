@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 from uuid import UUID
 
 from durableflow.authoring.context import derive
 from durableflow.core import codec, failures
 from durableflow.engine.child_rows import Stored
 from durableflow.engine.journal import FAILED, FINISHED, PENDING, Record
+from durableflow.engine.session import Session
 from durableflow.engine.steps import Entry
 from durableflow.models.child_creation import Plan, plan
-
-if TYPE_CHECKING:
-    from durableflow.engine.session import Session
 
 
 def planned(

@@ -6,7 +6,7 @@ record that this module reads at the next replay (``engine.outcomes``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from durableflow.authoring.group_calls import ChildCall, ChildrenCall, StartCall
 from durableflow.core import codec
@@ -17,9 +17,7 @@ from durableflow.engine.child_writes import Start
 from durableflow.engine.joins import run_children
 from durableflow.engine.journal import COMPLETE, PENDING, Identity, Record
 from durableflow.engine.replay import Scope
-
-if TYPE_CHECKING:
-    from durableflow.engine.session import Session
+from durableflow.engine.session import Session
 
 AnyChildCall = ChildCall | ChildrenCall | StartCall
 CALLS: Final = {"run": "run_workflow", "join": "run_workflows", "start": "start_workflow"}

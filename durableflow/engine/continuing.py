@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
 from durableflow.authoring.events import freeze
 from durableflow.core import codec, dispatch
@@ -14,15 +14,13 @@ from durableflow.core.statuses import SentKind, Status
 from durableflow.engine.fence import fenced
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
+from durableflow.engine.replay import Scope
+from durableflow.engine.session import Session
 from durableflow.engine.slots import frees_slot
 from durableflow.engine.unwind import Renew, Unwind
 from durableflow.models import SentEvent, WorkflowInstance, family
 from durableflow.models.audit import record
 from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
-
-if TYPE_CHECKING:
-    from durableflow.engine.replay import Scope
-    from durableflow.engine.session import Session
 
 
 def continue_as_new(session: Session, params: Any) -> NoReturn:

@@ -8,7 +8,7 @@ are those of its children's records: they are not stored a second time.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from durableflow.authoring.group_calls import ChildrenCall
 from durableflow.core import codec
@@ -21,10 +21,8 @@ from durableflow.engine.child_writes import Join
 from durableflow.engine.journal import COMPLETE, FAILED, PENDING, Identity, Record
 from durableflow.engine.replay import Scope
 from durableflow.engine.scopes import inner
+from durableflow.engine.session import Session
 from durableflow.engine.steps import Entry
-
-if TYPE_CHECKING:
-    from durableflow.engine.session import Session
 
 DIGEST = 12
 """Hex digits that are kept of the digest of a child's params."""

@@ -6,21 +6,18 @@ not meet it, so that the call can be taken out again (``replay.UNCOUNTED``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from durableflow.authoring.group_calls import PatchCall
 from durableflow.core import codec
-from durableflow.engine.journal import COMPLETE
-
-if TYPE_CHECKING:
-    from durableflow.authoring.group_calls import PatchCall
-    from durableflow.engine.execution import Execution
-    from durableflow.engine.journal import Identity, Record
-    from durableflow.engine.replay import Scope
+from durableflow.engine.journal import COMPLETE, Identity, Record
+from durableflow.engine.replay import Scope
+from durableflow.engine.session import Session
 
 _TRUE: Final = codec.dumps(True)
 
 
-def patched(execution: Execution, scope: Scope, identity: Identity, record: Record | None, call: PatchCall) -> bool:
+def patched(session: Session, scope: Scope, identity: Identity, record: Record | None, call: PatchCall) -> bool:
     """Whether this run takes the new path.
 
     Recorded: yes. Else no, as long as the journal holds records of this scope that the replay has not met yet: they are of the
@@ -30,19 +27,19 @@ def patched(execution: Execution, scope: Scope, identity: Identity, record: Reco
     answer = scope.patches.get(call.name)
     if answer is None:
         # However often it is called, it has one record: the one of the first call.
-        answer = scope.patches[call.name] = _first(execution, scope, identity._replace(count=1))
+        answer = scope.patches[call.name] = _first(session, scope, identity._replace(count=1))
     return answer
 
 
-def _first(execution: Execution, scope: Scope, identity: Identity) -> bool:
-    record = execution.replay.records.get(identity)
+def _first(session: Session, scope: Scope, identity: Identity) -> bool:
+    record = session.replay.records.get(identity)
     if record is not None:
         record.met = True
         return True
-    if execution.replay.replaying(scope):
+    if session.replay.replaying(scope):
         return False
-    execution.claim.uncharged = False  # nothing was in a body when the worker was lost
-    record = execution.new_record(identity)
+    session.claim.uncharged = False  # nothing was in a body when the worker was lost
+    record = session.new_record(identity)
     record.status, record.output = COMPLETE, _TRUE
-    execution.write(record)
+    session.write(record)
     return True

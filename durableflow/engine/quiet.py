@@ -9,19 +9,27 @@ from __future__ import annotations
 import json
 import threading
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from durableflow.core.statuses import SentKind, StepKind
 from durableflow.engine.inbox import undelivered
 from durableflow.engine.journal import Identity
-from durableflow.engine.lease import Lease
+from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.sql import PENDING, SENT, STEP, moment, run
 
-if TYPE_CHECKING:
-    from durableflow.engine.session import Session
-
 _WAITS: Final = ", ".join(repr(kind.value) for kind in (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL))
+
+
+class Asking(Protocol):
+    """The session that asks."""
+
+    claim: Claim
+    lease: Lease
+    run_number: int
+
+    @property
+    def news(self) -> int: ...
 
 
 class Quiet:
@@ -33,7 +41,7 @@ class Quiet:
         self._news = -1
         self._found: dict[Identity, datetime | None] = {}
 
-    def knows(self, session: Session, identity: Identity) -> bool:
+    def knows(self, session: Asking, identity: Identity) -> bool:
         """Whether there is nothing for this open wait, and its time is not over."""
         with self._lock:
             news = session.news
