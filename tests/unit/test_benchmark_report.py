@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -160,5 +161,11 @@ def test_a_program_that_fails_or_hangs_is_an_error_and_leaves_no_process():
     processes.end(waiting)
     waiting.stdout.close()
     waiting.stdin.close()
-    left = [pid for pid in processes.session(waiting.pid) if processes._stat(pid)[0] != "Z"]
-    assert left == []
+
+    def left() -> list[int]:
+        return [pid for pid in processes.session(waiting.pid) if processes._stat(pid)[0] != "Z"]
+
+    end = time.monotonic() + 30
+    while left() and time.monotonic() < end:  # a killed process takes its moment to end
+        time.sleep(0.01)
+    assert left() == []
