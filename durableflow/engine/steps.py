@@ -16,6 +16,7 @@ from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import FINISHED, Identity, Record
 from durableflow.engine.lease import Lease, elapsed
 from durableflow.engine.patience import patient
+from durableflow.engine.renewal import SHARE
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
 from durableflow.engine.unwind import AlreadyFinished, LeaseLost
 
@@ -32,10 +33,6 @@ _UPSERT: Final = f"""
         AND {STEP}.status = excluded.status AND {STEP}.attempts = excluded.attempts)
     RETURNING id, wake_at"""
 _ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_name, via, reason, at"
-
-
-RENEWED_SHARE: Final = 6
-"""A write renews a lease that was not renewed for this part of its length."""
 
 
 @dataclass(slots=True)
@@ -78,7 +75,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     # Whoever writes holds the row, and one that writes without a pause holds it so often that the renewal, which waits for
     # nobody, may never have it.
     before, length = elapsed(), float(get_settings().LEASE)
-    renewed = length if before - lease.renewed > length / RENEWED_SHARE else None
+    renewed = length if before - lease.renewed > length / SHARE else None
     if is_postgres(lease.using):
         rows = run(
             lease.using,
