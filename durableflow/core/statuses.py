@@ -126,19 +126,37 @@ class SentKind(models.TextChoices):
 # verb -> {status before: status after} (design 2). Verbs of people ask this table; the engine's own say the same in SQL, under
 # the lease that only an instance in the status before can have. One that is rolling back stays so whoever claims it, suspends it
 # or gives it back; it may end as errored or terminated.
+_ALIVE: Final = (Status.RUNNING, Status.WAITING_FOR_PAUSE)
 TRANSITIONS: Final[dict[str, dict[str, str]]] = {
-    "claim": {Status.QUEUED: Status.RUNNING, Status.WAITING: Status.RUNNING, Status.RUNNING: Status.RUNNING},
-    "suspend": {Status.RUNNING: Status.WAITING},
-    "give_back": {Status.RUNNING: Status.QUEUED},
-    "complete": {Status.RUNNING: Status.COMPLETE},
-    "fail": {Status.RUNNING: Status.ERRORED},
-    "roll_back": {Status.RUNNING: Status.ROLLING_BACK},
-    "block": {Status.RUNNING: Status.PAUSED},
-    "resume": {Status.PAUSED: Status.QUEUED},
+    "claim": {
+        Status.QUEUED: Status.RUNNING,
+        Status.WAITING: Status.RUNNING,
+        Status.RUNNING: Status.RUNNING,
+        Status.WAITING_FOR_PAUSE: Status.WAITING_FOR_PAUSE,
+    },
+    "suspend": {Status.RUNNING: Status.WAITING, Status.WAITING_FOR_PAUSE: Status.PAUSED},
+    "give_back": {Status.RUNNING: Status.QUEUED, Status.WAITING_FOR_PAUSE: Status.PAUSED},
+    "complete": dict.fromkeys(_ALIVE, Status.COMPLETE),
+    "fail": dict.fromkeys(_ALIVE, Status.ERRORED),
+    "roll_back": dict.fromkeys(_ALIVE, Status.ROLLING_BACK),
+    "block": dict.fromkeys(_ALIVE, Status.PAUSED),
+    "pause": {
+        Status.QUEUED: Status.PAUSED,
+        Status.WAITING: Status.PAUSED,
+        Status.RUNNING: Status.WAITING_FOR_PAUSE,
+    },
+    "resume": {Status.PAUSED: Status.QUEUED, Status.WAITING_FOR_PAUSE: Status.RUNNING},
     "terminate": dict.fromkeys(
         (Status.QUEUED, Status.RUNNING, Status.WAITING, Status.WAITING_FOR_PAUSE, Status.PAUSED), Status.TERMINATED
     ),
     "retry": {Status.ERRORED: Status.QUEUED},
+    "restart": {status: Status.QUEUED for status in Status if status not in (Status.QUEUED, Status.ROLLING_BACK)},
+    "complete_step": {
+        Status.QUEUED: Status.QUEUED,
+        Status.WAITING: Status.WAITING,
+        Status.PAUSED: Status.PAUSED,
+        Status.ERRORED: Status.QUEUED,
+    },
     "send_event": {status: status for status in Status if status not in DEAF},
 }
 

@@ -103,7 +103,8 @@ def row_for(new: NewInstance) -> WorkflowInstance:
         trigger=new.trigger,
         code_version=new.code_version,
         concurrency_key=new.concurrency_key,
-        retention=None if new.retention is None else new.retention.to_config(),
+        retention_success=None if new.retention is None else new.retention.success,
+        retention_error=None if new.retention is None else new.retention.error,
         request_key=new.request_key,
         request_digest=new.request_digest,
     )
@@ -117,6 +118,7 @@ def _set_times(row: WorkflowInstance, new: NewInstance, using: str) -> None:
     asked = now if start is None else start if isinstance(start, datetime) else now + start
     # A moment in the past means now: it neither goes ahead of those who wait longer, nor takes of max_duration.
     row.wake_at = max(now, asked)
+    row.starts_at = None if start is None else row.wake_at
     row.deadline_at = None if new.max_duration is None else row.wake_at + new.max_duration
 
 

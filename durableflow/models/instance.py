@@ -101,6 +101,16 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
             models.Index(fields=("parent_step",), condition=Q(parent_step__isnull=False), name="durableflow_by_parent"),
             models.Index(fields=("id",), condition=~Q(blocked=""), name="durableflow_blocked"),
             models.Index(fields=("hold",), condition=~Q(hold=""), name="durableflow_held"),
+            models.Index(
+                fields=("workflow", "finished"), condition=Q(finished__isnull=False), name="durableflow_finished"
+            ),
+            models.Index(
+                fields=("finished",),
+                condition=Q(finished__isnull=False)
+                & (Q(retention_success__isnull=False) | Q(retention_error__isnull=False)),
+                name="durableflow_own_retention",
+            ),
+            models.Index(fields=("id",), condition=Q(paused_at__isnull=False), name="durableflow_paused"),
         )
 
     def __str__(self) -> str:

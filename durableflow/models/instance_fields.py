@@ -72,6 +72,7 @@ class InstanceFields(models.Model):
     created_by_name = models.CharField(max_length=255, blank=True, default="", editable=False)
     trigger = models.CharField(_("trigger"), max_length=8, choices=Trigger.choices, default=Trigger.CODE)
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True, blank=True)
+    cron = models.CharField(max_length=255, blank=True, default="", editable=False)
     schedule = models.ForeignKey(
         "durableflow.WorkflowSchedule",
         models.SET_NULL,
@@ -104,8 +105,13 @@ class InstanceFields(models.Model):
     rollback = CodecField(_("rollback"), null=True, editable=False)
     request_key = models.CharField(max_length=255, blank=True, default="", editable=False)
     request_digest = models.CharField(max_length=64, blank=True, default="", editable=False)
-    retention = CodecField(_("retention"), null=True, editable=False)
+    # Of its own, as create() was told; NULL: as its workflow says, or the settings (design 9).
+    retention_success = models.DurationField(_("kept if it succeeds"), null=True, blank=True, editable=False)
+    retention_error = models.DurationField(_("kept if it fails"), null=True, blank=True, editable=False)
 
+    starts_at = models.DateTimeField(
+        _("starts at"), null=True, blank=True, editable=False, help_text=_("Not before, from create(start_at=...).")
+    )
     created = models.DateTimeField(_("created"))
     started = models.DateTimeField(_("started"), null=True, blank=True)
     finished = models.DateTimeField(_("finished"), null=True, blank=True)
@@ -116,6 +122,7 @@ class InstanceFields(models.Model):
     owner = models.BigIntegerField(null=True, editable=False)
     suspect = models.BooleanField(default=False, editable=False)
     woken = models.BooleanField(default=False, editable=False)
+    followed_until = models.DateTimeField(null=True, editable=False)
 
     if TYPE_CHECKING:
         # The relations of the tables that point here; declared, so that verbs need not import those tables.

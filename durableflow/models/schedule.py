@@ -10,7 +10,12 @@ from durableflow.core.fields import CodecField
 
 
 class WorkflowSchedule(models.Model):
-    """One cron line of one workflow. ``next_slot`` is when it fires next; each slot starts at most one instance."""
+    """One cron line of one workflow. ``next_slot`` is when it fires next; each slot starts at most one instance.
+
+    ``declared``: it comes from ``Meta.schedules``, so that only ``enabled`` is for staff to change. ``buffered_slot``: a slot that
+    waits for the end of the instance before it. ``look_at``: when somebody has to look at it next, NULL where nothing will ever be
+    due. ``problem``: why it cannot fire, '' if it can.
+    """
 
     class Overlap(models.TextChoices):
         """What happens when the instance of an earlier slot has not ended."""
@@ -20,14 +25,18 @@ class WorkflowSchedule(models.Model):
         BUFFER_ONE = "buffer_one", _("Start one when the other ends")
 
     workflow = models.CharField(_("workflow"), max_length=64)
-    name = models.CharField(_("name"), max_length=100)
+    name = models.CharField(_("name"), max_length=60)
     cron = models.CharField(_("cron"), max_length=255)
     timezone = models.CharField(_("time zone"), max_length=64, default="UTC")
-    params = CodecField(_("params"), null=True, editable=False)
+    params = CodecField(_("params"), null=True, blank=True, editable=False)
     enabled = models.BooleanField(_("enabled"), default=True)
-    next_slot = models.DateTimeField(_("next slot"), null=True, blank=True)
+    declared = models.BooleanField(_("declared in code"), default=False, editable=False)
     catch_up = models.CharField(_("catch up"), max_length=10, default="latest")
     overlap = models.CharField(_("overlap"), max_length=10, choices=Overlap.choices, default=Overlap.ALLOW)
+    next_slot = models.DateTimeField(_("next slot"), null=True, blank=True, editable=False)
+    buffered_slot = models.DateTimeField(_("buffered slot"), null=True, blank=True, editable=False)
+    look_at = models.DateTimeField(null=True, blank=True, editable=False)
+    problem = models.TextField(_("problem"), blank=True, default="", editable=False)
 
     class Meta:
         verbose_name = _("workflow schedule")
@@ -39,7 +48,46 @@ class WorkflowSchedule(models.Model):
                 condition=Q(overlap__in=("allow", "skip", "buffer_one")), name="durableflow_overlap"
             ),
         )
-        indexes = (models.Index(fields=("next_slot",), condition=Q(enabled=True), name="durableflow_next_slot"),)
+        indexes = (
+            models.Index(
+                fields=("look_at",), condition=Q(enabled=True, look_at__isnull=False), name="durableflow_next_slot"
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.workflow}: {self.name}"
+
+
+class SkippedSlots(models.Model):
+    """Slots of a schedule that started nothing, and why: a skip that nobody sees is a lost report (case SCH-07).
+
+    ``slot`` is the first, ``last`` the last of ``number`` slots in a row that were skipped for the same reason.
+    """
+
+    class Reason(models.TextChoices):
+        """Why nothing was started."""
+
+        OVERLAP = "overlap", _("An earlier instance had not ended")
+        BUFFER_FULL = "buffer_full", _("Another slot was waiting already")
+        CATCH_UP = "catch_up", _("Nobody was there at its time")
+        REFUSED = "refused", _("The instance could not be created")
+
+    schedule = models.ForeignKey(
+        WorkflowSchedule, models.CASCADE, related_name="skipped", db_index=False, verbose_name=_("schedule")
+    )
+    slot = models.DateTimeField(_("slot"))
+    last = models.DateTimeField(_("last slot"))
+    number = models.PositiveIntegerField(_("number"), default=1)
+    reason = models.CharField(_("reason"), max_length=11, choices=Reason.choices)
+    detail = models.TextField(_("detail"), blank=True, default="")
+    at = models.DateTimeField(_("at"))
+
+    class Meta:
+        verbose_name = _("skipped slots")
+        verbose_name_plural = _("skipped slots")
+        ordering = ("-id",)
+        default_permissions = ()
+        constraints = (models.UniqueConstraint(fields=("schedule", "slot"), name="durableflow_skipped_slot"),)
+
+    def __str__(self) -> str:
+        return f"{self.number} x {self.slot}"
