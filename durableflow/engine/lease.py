@@ -64,6 +64,19 @@ def told_of_stop(name: int | None) -> bool:
     return name is not None and name < 0
 
 
+PAUSING: Final = 1
+FOLLOWED: Final = 2
+
+
+def flags_of(row: str = "") -> str:
+    """SQL: what an executor is told of its instance at each statement, as one small number. ``row``: the table's alias with a
+    point."""
+    return (
+        f"(CASE WHEN {row}status = 'waiting_for_pause' THEN {PAUSING} ELSE 0 END + "
+        f"CASE WHEN {row}followed_until IS NULL THEN 0 ELSE {FOLLOWED} END)"
+    )
+
+
 @dataclass
 class Lease:
     """One claim. ``renewed``: ``elapsed()`` before the claim or the last renewal was sent, so never later than the
@@ -71,7 +84,8 @@ class Lease:
     that this process was asked to stop; ``slot``: the concurrency key whose slot the instance holds as long as the lease
     lasts, '' for none; ``parent_step``: the record by which another instance has started this one; ``children``: whether it
     may have children of its own. Who has neither ends without a thought of a family. ``arrived``: how often
-    the execution itself has taken delivery of what was sent."""
+    the execution itself has taken delivery of what was sent. ``pausing``: somebody has asked for a pause; ``followed``: somebody
+    may be reading the history as it is written. Each as the row said at the last claim, checkpoint or renewal."""
 
     using: str
     pk: int
@@ -84,6 +98,12 @@ class Lease:
     parent_step: int | None = None
     children: bool = False
     arrived: int = 0
+    pausing: bool = False
+    followed: bool = False
+
+    def note(self, flags: int) -> None:
+        """Take over what a statement has read of the row (``flags_of``)."""
+        self.pausing, self.followed = bool(flags & PAUSING), bool(flags & FOLLOWED)
 
     def require(self) -> None:
         """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance

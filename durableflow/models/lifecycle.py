@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import connections
 from django.db.models import F
 
 from durableflow.core import clock, dispatch
 from durableflow.core.aio import async_twin
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus, Via
+from durableflow.core.statuses import STEP_FINISHED, Hold, PendingStatus, Status, StepKind, StepStatus, Via
 from durableflow.models import family, undoing
 from durableflow.models.audit import blocked_in_rollback, record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
@@ -17,7 +17,7 @@ from durableflow.models.limits import release
 
 
 class LifecycleVerbs(InstanceFields):
-    """``terminate`` and ``resume``."""
+    """``terminate``, ``pause`` and ``resume``."""
 
     class Meta:
         abstract = True
@@ -50,33 +50,68 @@ class LifecycleVerbs(InstanceFields):
                 release(row)
             record(row, entry, by=by, via=via, reason=reason, data=data)
 
+    def pause(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
+        """Let nothing of the instance start until ``resume()`` (design 6, "Pause"; case LIF-05).
+
+        One that is queued or waiting is paused at once. Of one that runs, the bodies in flight finish and are stored, the status
+        is ``waiting_for_pause`` meanwhile, and no step after them starts (case LIF-04). While it is paused its clock stands still;
+        events and decisions are accepted, and answer its waits after the resume (case EVT-15). Its children go on.
+
+        One transaction under the row's lock. Raises PermissionDenied, InvalidTransition.
+        """
+        with verb(self, "pause", by) as row:
+            if row.status == Status.RUNNING:
+                row.status = Status.WAITING_FOR_PAUSE
+                row.save(update_fields=["status"])
+                record(row, "workflow_waiting_for_pause", by=by, via=via, reason=reason)
+                return
+            row.status = Status.PAUSED
+            row.paused_at = clock.expression(connections[row._state.db or "default"].vendor)
+            row.wake_at = None
+            if (
+                row.hold != Hold.WINDOW
+            ):  # its turn among its siblings may come while it is paused, and must not be forgotten
+                row.hold = ""
+            row.save(update_fields=PAUSE_FIELDS)
+            record(row, "workflow_paused", by=by, via=via, reason=reason)
+
     def resume(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
-        """Let a blocked instance try again, usually after a deploy that repaired its code (design 6, "Engine
-        failures").
+        """Let a paused instance go on; a blocked one tries again, usually after a deploy that repaired its code (design 6).
 
         Everything recorded is kept; nothing that finished runs again. Its clock stood still meanwhile: timers, deadlines
-        and ``max_duration`` have what they had left, only ``sleep_until`` keeps its moment. One that was blocked while it was
-        rolling back goes on with that. Raises PermissionDenied, InvalidTransition.
+        and ``max_duration`` have what they had left, only ``sleep_until`` and ``start_at`` keep their moment (case TIM-09). One
+        that was blocked while it was rolling back goes on with that. Of one that is ``waiting_for_pause`` only the request is
+        cancelled (case LIF-04).
+
+        One transaction under the row's lock. Raises PermissionDenied, InvalidTransition.
         """
         with verb(self, "resume", by) as row:
+            if row.status == Status.WAITING_FOR_PAUSE:
+                row.status = Status.RUNNING
+                row.save(update_fields=["status"])
+                record(row, "workflow_running", by=by, via=via, reason=reason, data={"verb": "resume"})
+                return
             now = clock.read(row._state.db)
             if row.paused_at is not None:
-                _shift(row, now - row.paused_at)
+                _shift(row, now)
             undone = undoing.underway(row)
             row.status = Status.ROLLING_BACK if undone else Status.QUEUED
+            if row.blocked:
+                row.interruptions = row.give_backs = 0
             row.blocked = ""
             row.paused_at = None
-            row.interruptions = row.give_backs = 0
-            row.wake_at = now
+            row.wake_at = _due(row, now)
             row.save(update_fields=RESUME_FIELDS)
             entry = "rollback_started" if undone else "workflow_queued"
             record(row, entry, by=by, via=via, reason=reason, data={"verb": "resume"})
             dispatch.wake(row._state.db)
 
     aterminate = async_twin(terminate)
+    apause = async_twin(pause)
     aresume = async_twin(resume)
 
 
+PAUSE_FIELDS = ["status", "paused_at", "wake_at", "hold"]
 RESUME_FIELDS = ["status", "blocked", "paused_at", "interruptions", "give_backs", "deadline_at", "wake_at"]
 LET_GO_FIELDS = ["lease_token", "owner", "woken", "suspect", "holds_slot", "hold"]
 END_FIELDS = ["status", "finished", "blocked", "wake_at", *LET_GO_FIELDS]
@@ -107,13 +142,30 @@ def undo_first(row: InstanceFields) -> None:
     dispatch.wake(str(row._state.db))
 
 
-def _shift(row: InstanceFields, paused: timedelta) -> None:
-    """Move what ends by itself by the time of the pause (design 6, "Pause")."""
-    if row.deadline_at is not None:
-        row.deadline_at += paused
-    steps = row.steps.filter(run_number=row.run_number, wake_at__isnull=False).exclude(kind=StepKind.SLEEP_UNTIL)
-    steps.exclude(status__in=sorted(STEP_FINISHED)).update(wake_at=F("wake_at") + paused)
-    waits = row.pending_events.filter(status=PendingStatus.OPEN, deadline__isnull=False)
+def _due(row: InstanceFields, now: datetime) -> datetime | None:
+    """When a resumed instance needs a worker: None where it still waits for its turn among its siblings."""
+    if row.hold == Hold.WINDOW:
+        return None
+    begun = row.starts_at is None or row.execution > 0
+    return now if begun else max(now, row.starts_at)
+
+
+def _shift(row: InstanceFields, now: datetime) -> None:
+    """Move what ends by itself by the time of the pause (design 6, "Pause"), which ends ``now``.
+
+    What was over before the pause stays over: what was sent meanwhile must not answer a wait that had timed out.
+    """
+    since: datetime = row.paused_at
+    paused = now - since
+    if row.deadline_at is not None and row.hold != Hold.WINDOW:  # there its time begins when its turn comes
+        fresh = row.execution == 0 and row.starts_at is not None
+        begun = max(since, row.starts_at) if fresh else since  # before it was to start, its time had not begun
+        row.deadline_at += max(now - begun, timedelta())
+    steps = row.steps.filter(run_number=row.run_number)
+    timers = steps.filter(wake_at__gte=since).exclude(kind=StepKind.SLEEP_UNTIL)
+    timers.exclude(status__in=sorted(STEP_FINISHED)).update(wake_at=F("wake_at") + paused)
+    steps.filter(rollback_wake_at__gte=since).update(rollback_wake_at=F("rollback_wake_at") + paused)
+    waits = row.pending_events.filter(status=PendingStatus.OPEN, deadline__gte=since)
     waits.update(deadline=F("deadline") + paused)
 
 
