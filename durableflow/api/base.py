@@ -39,6 +39,7 @@ ROOM_FOR_THE_REST = 64 * 1024
 KEY_SIZE = 255
 NO_INSTANCE = "There is no such workflow instance."
 NO_WORKFLOW = "There is no such workflow."
+NO_STEP = "There is no such step."
 
 
 class SignedIn(BasePermission):

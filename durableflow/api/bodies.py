@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.utils.dateparse import parse_datetime
+from drf_spectacular.drainage import set_override
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from durableflow.core import clock
 from durableflow.core.durations import TEN_YEARS, parse_duration
-from durableflow.core.names import check_event_type, check_instance_id
+from durableflow.core.names import check_event_type, check_instance_id, check_step_name
+from durableflow.core.retries import Retention
+from durableflow.core.statuses import StepKind
 from durableflow.models import Priority
 from durableflow.timeline import HISTORY_TYPES
 
@@ -131,10 +134,54 @@ class PriorityField(serializers.Field[Any, Any, Any, Any]):
         return Priority(value).name.lower()
 
 
-class StartBody(Body):
-    """Starts an instance."""
+_DURATION: Final = {"oneOf": [{"type": "string"}, {"type": "number"}], "nullable": True}
 
-    instance_id = NameField(check=check_instance_id, required=False, help_text="Default: a new UUID.")
+
+@extend_schema_field({"type": "object", "properties": {"success": _DURATION, "error": _DURATION}})
+class RetentionField(serializers.Field[Any, Any, Any, Any]):
+    """``{"success", "error"}``: durations for which a finished instance is kept; what is left out is the workflow's."""
+
+    default_error_messages = {
+        "invalid": 'Give an object such as {{"success": "30 days", "error": "90 days"}}.',
+        "unknown": "Unknown field {name}. Known fields: success, error.",
+    }
+
+    def to_internal_value(self, data: Any) -> Retention:
+        """The retention."""
+        if not isinstance(data, dict):
+            self.fail("invalid")
+        if unknown := sorted(set(data) - {"success", "error"}):
+            self.fail("unknown", name=str(unknown[0]))
+        try:
+            return Retention(**data)
+        except ValueError as error:
+            raise serializers.ValidationError(str(error)) from error
+
+
+class OneOfField(serializers.Field[Any, Any, Any, Any]):
+    """A text of known ones. They are told one level below the field, for the same reason as in ``answers.one_of``."""
+
+    default_error_messages = {"invalid": "Choose one of {names}."}
+
+    def __init__(self, names: Iterable[str], **options: Any) -> None:
+        self.names = [str(name) for name in names]
+        super().__init__(**options)
+        set_override(self, "field", {"anyOf": [{"type": "string", "enum": self.names}]})
+
+    def to_internal_value(self, data: Any) -> str:
+        """The text itself."""
+        if not isinstance(data, str) or data not in self.names:
+            self.fail("invalid", names=", ".join(self.names))
+        return data
+
+    def to_representation(self, value: str) -> str:
+        """The text itself."""
+        return str(value)
+
+
+class OptionsBody(Body):
+    """What an instance may be started with beside its id."""
+
     params = AnyField(required=False, default=None, help_text="What run() gets as event.params.")
     start_at = StartField(
         required=False, allow_null=True, default=None, help_text="A moment with offset, or a duration from now."
@@ -142,6 +189,15 @@ class StartBody(Body):
     priority = PriorityField(
         required=False, allow_null=True, default=None, help_text="Default: what the workflow says."
     )
+    retention = RetentionField(
+        required=False, allow_null=True, default=None, help_text="How long it is kept after its end."
+    )
+
+
+class StartBody(OptionsBody):
+    """Starts an instance."""
+
+    instance_id = NameField(check=check_instance_id, required=False, help_text="Default: a new UUID.")
 
 
 class ReasonBody(Body):
@@ -156,6 +212,31 @@ class TerminateBody(ReasonBody):
     """How an instance is ended."""
 
     rollback = TrueOrFalse(required=False, default=False, help_text="First undo what it did, as its handlers say.")
+
+
+class StepNamed(Body):
+    """A step of an instance's present run. ``scope``: only where several branches have a step of that name."""
+
+    name = NameField(check=check_step_name)
+    count = serializers.IntegerField(
+        required=False, default=1, min_value=1, max_value=2**31 - 1, help_text="The which of that name."
+    )
+    kind = OneOfField(StepKind.values, required=False, default=StepKind.DO.value)
+    scope = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False)
+
+
+class RestartBody(ReasonBody):
+    """From where an instance runs again."""
+
+    from_step = StepNamed(
+        required=False, allow_null=True, default=None, help_text="What started before it is kept. Default: nothing is."
+    )
+
+
+class CompleteStepBody(ReasonBody):
+    """What a step shall have given."""
+
+    output = AnyField(help_text="The result that run() gets in place of what the step's body would have returned.")
 
 
 class EventBody(Body):

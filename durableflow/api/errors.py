@@ -17,6 +17,7 @@ from django.core.exceptions import (
     SuspiciousOperation,
 )
 from django.core.exceptions import ValidationError as DjangoValidationError
+from django.db.models import ProtectedError, RestrictedError
 from django.http import Http404
 from rest_framework import exceptions, status
 from rest_framework.response import Response
@@ -90,6 +91,8 @@ def _answer(error: Exception) -> tuple[int, dict[str, Any]] | None:
         return 409, body_of("idempotency_conflict", error)
     if isinstance(error, InstanceAlreadyExists):
         return 409, body_of("already_exists", error)
+    if isinstance(error, ProtectedError | RestrictedError):
+        return 409, body_of("protected", _protection(error))
     if isinstance(error, LimitExceeded | RequestDataTooBig):
         return 413, body_of("too_large", error)
     if isinstance(error, CodecError):
@@ -97,6 +100,13 @@ def _answer(error: Exception) -> tuple[int, dict[str, Any]] | None:
     if isinstance(error, SuspiciousOperation):
         return 400, body_of("bad_request", "The request cannot be read.")
     return None
+
+
+def _protection(error: ProtectedError | RestrictedError) -> str:
+    """Which tables of the project keep a row from being deleted; not which rows, which may be for other eyes."""
+    found = error.protected_objects if isinstance(error, ProtectedError) else error.restricted_objects
+    names = sorted({str(row._meta.verbose_name) for row in found})
+    return f"It is kept because others refer to it: {', '.join(names)}."
 
 
 def _refused(error: InvalidTransition) -> dict[str, Any]:
@@ -111,16 +121,24 @@ def _invalid(detail: Any) -> dict[str, Any]:
     if not isinstance(detail, Mapping):
         return body_of("invalid", _text(detail))
     general = {NON_FIELD_ERRORS, api_settings.NON_FIELD_ERRORS_KEY}
-    fields = {name: _messages(found) for name, found in detail.items() if name not in general}
+    fields: dict[str, list[str]] = {}
+    for name, found in detail.items():
+        if name not in general:
+            fields |= _messages(str(name), found)
     texts = [_text(found) for name, found in detail.items() if name in general]
     texts += [f"{name}: {_text(found)}" for name, found in fields.items()]
     return body_of("invalid", " ".join(texts), **({"fields": fields} if fields else {}))
 
 
-def _messages(found: Any) -> Any:
+def _messages(name: str, found: Any) -> dict[str, list[str]]:
+    """The messages of a field; those of one inside another are under both names, as in ``from_step.count``."""
     if isinstance(found, Mapping):
-        return {str(name): _messages(inner) for name, inner in found.items()}
-    return [str(message) for message in found] if isinstance(found, list | tuple) else [str(found)]
+        inner: dict[str, list[str]] = {}
+        for key, value in found.items():
+            own = key in (NON_FIELD_ERRORS, api_settings.NON_FIELD_ERRORS_KEY)
+            inner |= _messages(name if own else f"{name}.{key}", value)
+        return inner
+    return {name: [str(message) for message in found] if isinstance(found, list | tuple) else [str(found)]}
 
 
 def _text(found: Any) -> str:

@@ -46,6 +46,7 @@ def start(cls: Any, user: Any, body: dict[str, Any], key: str, key_digest: str) 
         instance_id=body.get("instance_id"),
         start_at=body["start_at"],
         priority=body["priority"],
+        retention=body["retention"],
         created_by=user,
         trigger=Trigger.API,
         via=Via.API,

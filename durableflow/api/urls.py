@@ -8,7 +8,7 @@ from durableflow.api.health import HealthView
 from durableflow.api.instances import HistoryView, InstanceView, StepOutputView, StepsView
 from durableflow.api.openapi import SUFFIX, SchemaView
 from durableflow.api.pending_events import DecideView, PendingEventsView, PendingEventView
-from durableflow.api.verbs import EventsView, ResumeView, RetryView, TerminateView
+from durableflow.api.verbs import EventsView, PauseView, ResumeView, RetryView, TerminateView
 from durableflow.api.workflows import InstancesView, WorkflowsView, WorkflowView
 from durableflow.pages.views import DecideLinkView
 
@@ -25,6 +25,7 @@ routes = [
     path(f"{INSTANCE}steps/<int:step_id>/output/", StepOutputView.as_view(), name="step-output"),
     path(f"{INSTANCE}history/", HistoryView.as_view(), name="history"),
     path(f"{INSTANCE}retry/", RetryView.as_view(), name="retry"),
+    path(f"{INSTANCE}pause/", PauseView.as_view(), name="pause"),
     path(f"{INSTANCE}resume/", ResumeView.as_view(), name="resume"),
     path(f"{INSTANCE}terminate/", TerminateView.as_view(), name="terminate"),
     path(f"{INSTANCE}events/", EventsView.as_view(), name="events"),

@@ -13,6 +13,7 @@ from durableflow.api.base import ApiView
 from durableflow.api.bodies import EventBody, ReasonBody, TerminateBody
 from durableflow.api.docs import IDEMPOTENCY_KEY, documented, responses
 from durableflow.core.statuses import Via
+from durableflow.models import WorkflowInstance
 
 
 class VerbView(ApiView):
@@ -26,6 +27,10 @@ class VerbView(ApiView):
         options = self.body(self.body_class)
         row = self.instance(workflow, instance_id)
         getattr(row, self.verb)(by=self.request.user, via=Via.API, **options)
+        return self.applied(row)
+
+    def applied(self, row: WorkflowInstance) -> Response:
+        """What the instance is now."""
         answer: dict[str, Any] = {name: getattr(row, name) for name in ("workflow", "instance_id", "status")}
         answer["url"] = self.url("instance", row.workflow, row.instance_id)
         return Response(StartedAnswer(answer).data)
@@ -47,6 +52,22 @@ class RetryView(VerbView):
         return self.apply(workflow, instance_id)
 
 
+class PauseView(VerbView):
+    """Let an instance stand still."""
+
+    verb = "pause"
+
+    @documented(
+        operation_id="pause_instance",
+        tags=["instances"],
+        request=ReasonBody,
+        responses=responses(200, StartedAnswer, 400, 404, 409),
+    )
+    def post(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """At once, or, while bodies of its steps run, when they have ended and are stored (``waiting_for_pause``)."""
+        return self.apply(workflow, instance_id)
+
+
 class ResumeView(VerbView):
     """Let a paused instance go on."""
 
@@ -59,7 +80,8 @@ class ResumeView(VerbView):
         responses=responses(200, StartedAnswer, 400, 404, 409),
     )
     def post(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """Of a blocked instance: it tries again, usually after its code was repaired."""
+        """Its timers and deadlines have what they had left. A blocked instance tries again, usually after its code was
+        repaired."""
         return self.apply(workflow, instance_id)
 
 

@@ -17,12 +17,18 @@ from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord
 from tests.api.flows import ApiOrder
 from tests.conftest import UserFactory
 
-ROLES = ("anonymous", "stranger", "creator", "viewer", "starter", "operator", "decider", "superuser")
+ROLES = (
+    *("anonymous", "stranger", "creator", "viewer", "starter", "operator", "decider"),
+    *("overrider", "remover", "planner", "superuser"),
+)
 PERMISSIONS = {
     "viewer": ["view_workflowinstance"],
     "starter": ["start_workflowinstance"],
     "operator": ["view_workflowinstance", "operate_workflowinstance"],
     "decider": ["decide_pendingevent"],
+    "overrider": ["view_workflowinstance", "override_workflowinstance"],
+    "remover": ["view_workflowinstance", "delete_workflowinstance"],
+    "planner": [f"{action}_workflowschedule" for action in ("view", "add", "change", "delete")],
 }
 ORDERS = "/api/workflows/api-order/instances/"
 RowFactory = Callable[..., Any]

@@ -68,6 +68,15 @@ def test_later_and_first(starter) -> None:
     assert (second.priority, second.claim_class) == (2, 5)
 
 
+def test_how_long_it_is_kept(starter) -> None:
+    """LIF-14: of its own; what it does not say is the workflow's."""
+    assert post(starter, {"instance_id": "a", "retention": {"success": "1 hour", "error": 60}}).status_code == 201
+    assert post(starter, {"instance_id": "b", "retention": {"error": None}}).status_code == 201
+    first, second = WorkflowInstance.objects.order_by("instance_id")
+    assert (first.retention_success, first.retention_error) == (timedelta(hours=1), timedelta(minutes=1))
+    assert (second.retention_success, second.retention_error) == (None, None)
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [
@@ -92,6 +101,10 @@ def test_later_and_first(starter) -> None:
         ({"priority": True}, "priority"),
         ({"param": {}}, "param"),
         ({"max_duration": 5}, "max_duration"),
+        ({"retention": "30 days"}, "retention"),
+        ({"retention": {"success": "1d"}}, "retention"),
+        ({"retention": {"succes": "1 day"}}, "retention"),
+        ({"retention": {"error": True}}, "retention"),
     ],
 )
 def test_bad_input_names_the_field_and_stores_nothing(body, field, starter) -> None:

@@ -1,4 +1,4 @@
-"""Retry, resume and terminate over REST (cases SEC-10, LIF-03)."""
+"""Pause, resume, retry, terminate and restart over REST (cases SEC-10, LIF-03, LIF-06, LIF-17)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ URL = f"{ORDERS}order-1/"
 ENDED = ("complete", "errored", "terminated")
 REFUSED = [
     *(("retry", status) for status in ("queued", "running", "waiting", "paused", "complete", "terminated")),
-    *(("resume", status) for status in ("queued", "running", "waiting", *ENDED)),
+    *(("pause", status) for status in ("waiting_for_pause", "paused", "rolling_back", *ENDED)),
+    *(("resume", status) for status in ("queued", "running", "waiting", "rolling_back", *ENDED)),
     *(("terminate", status) for status in ENDED),
 ]
 
 
 @pytest.mark.parametrize(("verb", "before", "after"), [
     ("retry", "errored", "queued"), ("resume", "paused", "queued"), ("terminate", "waiting", "terminated"),
+    ("pause", "waiting", "paused"), ("pause", "running", "waiting_for_pause"), ("resume", "waiting_for_pause", "running"),
 ])  # fmt: skip
 def test_verbs_leave_a_trace(verb, before, after, client_of, people, order) -> None:
     """SEC-10: who, when, why and through which door."""
@@ -53,7 +55,7 @@ def test_a_verb_that_does_not_fit_changes_nothing(verb, status, client_of, order
     assert snapshot() == before
 
 
-@pytest.mark.parametrize("verb", ["retry", "resume", "terminate"])
+@pytest.mark.parametrize("verb", ["retry", "pause", "resume", "terminate"])
 @pytest.mark.parametrize(
     "body", [{"force": True}, {"reason": 5.5 * 10**9, "x": 1}, {"reason": "\0"}, {"reason": []}, []]
 )
@@ -74,7 +76,7 @@ def test_termination_closes_the_waits(client_of, order, wait_of) -> None:
     assert WorkflowInstance.objects.get().status == "terminated"
 
 
-@pytest.mark.parametrize("verb", ["pause", "restart", "delete", "batch"])
+@pytest.mark.parametrize("verb", ["delete", "batch", "status", "bulk", "complete"])
 def test_verbs_that_do_not_exist(verb, client_of, order) -> None:
     order()
     assert client_of("superuser").post(f"{URL}{verb}/").status_code == 404
@@ -94,7 +96,7 @@ def test_terminate_with_rollback(client_of, order) -> None:
         config={"rollback": True},
     )
     client = client_of("operator")
-    for verb in ("retry", "resume"):
+    for verb in ("retry", "resume", "pause"):
         response = client.post(f"{URL}{verb}/", {"rollback": True})
         assert response.status_code == 400 and "rollback" in response.json()["fields"]
     assert client.post(f"{URL}terminate/", {"rollback": "yes"}).status_code == 400
