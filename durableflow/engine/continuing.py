@@ -20,7 +20,7 @@ from durableflow.engine.slots import frees_slot
 from durableflow.engine.unwind import Renew, Unwind
 from durableflow.models import SentEvent, WorkflowInstance, family
 from durableflow.models.audit import record
-from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
+from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open, rest
 
 
 def continue_as_new(session: Session, params: Any) -> NoReturn:
@@ -62,6 +62,7 @@ def renew(lease: Lease, run_number: int, new: Renew) -> None:
         row.run_number = run_number + 1
         row.seed = uuid.uuid4()
         row.status = Status.QUEUED
+        row.started = None
         row.wake_at = fence.now
         row.deadline_at = None if new.max_duration is None else fence.now + new.max_duration
         row.concurrency_key, row.code_version = new.concurrency_key, new.code_version
@@ -69,7 +70,6 @@ def renew(lease: Lease, run_number: int, new: Renew) -> None:
         row.woken = row.suspect = row.holds_slot = False
         row.hold = ""
         row.interruptions = row.give_backs = 0
-        row.save(update_fields=[*LET_GO_FIELDS, *_RENEWED])
         values: Mapping[str, Any] = {
             "params": codec.loads(new.params),
             "output": None,
@@ -83,9 +83,13 @@ def renew(lease: Lease, run_number: int, new: Renew) -> None:
         )
         left.update(run_number=row.run_number)
         record(row, "workflow_queued", via="engine", data={"verb": "continue_as_new"})
+        if fence.status == Status.WAITING_FOR_PAUSE:  # the next run does not begin before resume()
+            rest(row, fence.now)
+        row.save(update_fields=[*LET_GO_FIELDS, *_RENEWED])
         dispatch.wake(using)
 
 
 _RENEWED = [
-    "run_number", "seed", "status", "wake_at", "deadline_at", "concurrency_key", "code_version", "interruptions", "give_backs",
+    "run_number", "seed", "status", "started", "wake_at", "paused_at", "deadline_at", "concurrency_key", "code_version",
+    "interruptions", "give_backs",
 ]  # fmt: skip

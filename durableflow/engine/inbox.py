@@ -201,7 +201,8 @@ def _history(now: str, sent: str, instances: str, those: str, postgres: bool) ->
     names = " ".join(f"WHEN '{kind.value}' THEN '{name}'" for kind, name in TYPES.items())
     return f"""
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_id, actor_name, via, reason, at)
-        SELECT s.instance_id, i.run_number, CASE s.kind {names} END, COALESCE(p.kind, ''),
+        SELECT s.instance_id, CASE WHEN s.consumed_by <> '' THEN s.run_number ELSE i.run_number END, CASE s.kind {names} END,
+            COALESCE(p.kind, ''),
             COALESCE(CASE WHEN t.scope <> '' THEN t.scope || '/' ELSE '' END || p.name || '-' || p.count, ''),
             CASE WHEN s.kind = 'event' THEN '{{"event":' || s.id || ',"type":' || {quoted} || '}}'
                  ELSE '{{"pending_event":' || COALESCE(CAST(s.pending_event_id AS text), 'null') || '}}' END,

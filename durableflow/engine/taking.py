@@ -31,17 +31,17 @@ from durableflow.engine.verdicts import (
 )
 from durableflow.models.instance_fields import CLAIM_CLASSES
 
-_NEAR_SQLITE: Final = "id, lease_token, owner, workflow, concurrency_key"
+_NEAR_SQLITE: Final = "id, lease_token, owner, workflow, concurrency_key, started"
 _COLUMNS: Final = (
     "id, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at, created_by_id, "
-    "code_version, interruptions, give_backs, holds_slot, concurrency_key, status, parent_step_id"
+    "code_version, interruptions, give_backs, holds_slot, concurrency_key, status, parent_step_id, followed_until"
 )
 IS_HELD: Final = f"hold IN ({', '.join(repr(reason) for reason in sorted(HELD))})"
 # What was held has waited for nothing but this claim: its give-backs are over. A lease of a process that was asked to stop
 # (``lease.told_of_stop``) is no worker lost, but one more of those things that may not go on for ever.
 _SET: Final = (
-    "status = CASE WHEN {row}status = 'rolling_back' THEN {row}status ELSE 'running' END, claim_class = 2 * priority, "
-    "woken = {false}, suspect = {false}, hold = '', execution = execution + 1, "
+    "status = CASE WHEN {row}status IN ('rolling_back', 'waiting_for_pause') THEN {row}status ELSE 'running' END, "
+    "claim_class = 2 * priority, woken = {false}, suspect = {false}, hold = '', execution = execution + 1, "
     f"give_backs = CASE WHEN {IS_HELD} THEN 0 ELSE give_backs END"
     " + CASE WHEN {row}lease_token IS NOT NULL AND {row}owner < 0 THEN 1 ELSE 0 END, "
     "interruptions = interruptions + CASE WHEN {row}lease_token IS NULL OR {row}owner < 0 THEN 0 ELSE 1 END"
@@ -107,7 +107,7 @@ def take_postgres(using: str, found: Found, wanted: int, window: int, *, plain: 
     params += [str(new_token() // 2), str(owner()), repr(float(lease))]
     if not plain:
         params.append(repr(lease / SUSPECT_SHARE))
-    return [Row(row[0], row[1], row[2], row[3], () if row[4] is None else row[4:-1]) for row in run(using, sql, params)]
+    return [Row(row[0], row[1], row[2], row[3], () if row[4] is None else row[4:-2]) for row in run(using, sql, params)]
 
 
 class _Shape(NamedTuple):
@@ -141,7 +141,7 @@ def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
         ""
         if shape.one
         else f"""due AS (
-            SELECT id, lease_token, owner, row_number() OVER () AS place FROM near WHERE verdict = '{TAKE}' LIMIT %s::bigint),"""
+            SELECT id, lease_token, owner, started, row_number() OVER () AS place FROM near WHERE verdict = '{TAKE}' LIMIT %s::bigint),"""
     )
     return f"""
         WITH near AS MATERIALIZED ({_near_postgres(found, rules, compared, None if shape.one else "%s::bigint")}),{chosen}
@@ -150,10 +150,10 @@ def _postgres_sql(shape: _Shape, rules: Known, now: str, compared: str) -> str:
                 owner = %s::bigint, wake_at = {now} + make_interval(secs => %s::float8), started = COALESCE(i.started, {now})
             FROM {due}
             RETURNING {columns}, i.lease_token AS token, {first}.lease_token AS lost_token, {first}.owner AS lost_owner,
-                {now} AS taken_at, {place} AS place
+                {now} AS taken_at, {first}.started IS NULL AS begins, {place} AS place
         ), told AS (
             INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, actor_name, via, reason, at)
-            SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE execution = 1
+            SELECT id, run_number, 'workflow_started', '', '', '', 'engine', '', {now} FROM taken WHERE begins
         ){"" if shape.plain else _aside_postgres(now)}
         SELECT near.id, near.verdict, near.workflow, near.concurrency_key, taken.*
         FROM near LEFT JOIN taken ON taken.id = near.id {order}"""
@@ -174,7 +174,7 @@ def _aside_postgres(now: str) -> str:
 def _near_postgres(found: Found, rules: Known, compared: str, window: str | None) -> str:
     # NO KEY UPDATE: a business transaction that has checked a foreign key to the row must not hide it. The probe compares with
     # statement_timestamp(), because a volatile function cannot use the index.
-    columns = f"id, lease_token, owner, workflow, concurrency_key, {_verdict(found, rules)} AS verdict"
+    columns = f"id, lease_token, owner, workflow, concurrency_key, started, {_verdict(found, rules)} AS verdict"
     limit = "1" if window is None else window
     if found.classes:
         order = "ORDER BY x.wake_at " if found.oldest else ""
@@ -216,7 +216,7 @@ def take_sqlite(using: str, found: Found, wanted: int, window: int) -> list[Row]
     result: list[Row] = []
     with raw_transaction(using):
         moment = clock.host_now()
-        for pk, lost_token, lost_owner, workflow, key, what, give_backs in due_sqlite(
+        for pk, lost_token, lost_owner, workflow, key, started, what, give_backs in due_sqlite(
             using, found, window, clock.sqlite_text(moment), classes
         ):
             values: tuple[Any, ...] = ()
@@ -224,6 +224,8 @@ def take_sqlite(using: str, found: Found, wanted: int, window: int) -> list[Row]
                 if wanted:
                     wanted -= 1
                     values = _take_one_sqlite(using, pk, (lost_token, lost_owner), found.slot, moment)
+                    if started is None:
+                        run(using, _TELL_SQLITE, [pk, values[3], clock.sqlite_text(moment)])
             elif what == SUSPECT:
                 text = clock.sqlite_text(moment + timedelta(seconds=get_settings().LEASE / SUSPECT_SHARE))
                 run(using, f"UPDATE {INSTANCE} SET suspect = 1, wake_at = %s WHERE id = %s", [text, pk])
@@ -256,8 +258,6 @@ def _take_one_sqlite(
     token = new_token()
     params = [token, owner(), end, text, pk]
     (row,) = run(using, _take_sqlite(known(), bool(slot)), [slot, *params] if slot else params)
-    if row[4] == 1:
-        run(using, _TELL_SQLITE, [pk, row[3], text])
     return (*row, token, *lost, text)
 
 

@@ -20,6 +20,9 @@ from durableflow.models.permissions import OPERATE, name_of, possible, require, 
 CAUSES = {
     "retry": "only a failed instance can be retried",
     "resume": "only a paused instance can be resumed",
+    "pause": "only what is queued, waits or runs can be paused",
+    "restart": "what is queued begins anyway, and what is rolling back ends by itself first",
+    "complete_step": "only a step of an instance that waits, is paused or has failed can be given a result",
     "terminate": "it has already ended, or is rolling back and ends by itself",
     "send_event": "nobody can read an event there",
 }
@@ -27,14 +30,14 @@ CAUSES = {
 UNDONE = "all that it did has been undone, so that nothing is left to go on from: start a new instance in its place"
 
 # They may take an instance from whoever executes it: the limit is locked before the instance (design 4, "Lock order").
-FREES_SLOT = frozenset({"terminate"})
+FREES_SLOT = frozenset({"terminate", "restart"})
 
 
 def refuse(instance: InstanceFields, verb: str) -> InvalidTransition:
     """The error for a verb that the status does not allow."""
     label = Status(instance.status).value
     cause = CAUSES.get(verb, "see its status")
-    if verb == "retry" and label in (Status.ERRORED, Status.TERMINATED) and instance.rollback:
+    if verb in ("retry", "complete_step") and label in (Status.ERRORED, Status.TERMINATED) and instance.rollback:
         cause = UNDONE
     return InvalidTransition(f"{verb} is not possible: {instance.label} is {label}; {cause}.", status=label)
 

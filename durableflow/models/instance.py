@@ -10,9 +10,11 @@ from django.utils.translation import gettext_lazy as _
 
 from durableflow.core import failures
 from durableflow.core.fields import Unreadable
+from durableflow.core.retries import Retention
 from durableflow.core.statuses import Hold
 from durableflow.core.statuses import Status as InstanceStatus
 from durableflow.core.transactions import alias_of
+from durableflow.models.following import FollowVerbs
 from durableflow.models.instance_events import EventVerbs
 from durableflow.models.instance_fields import Who
 from durableflow.models.lifecycle import LifecycleVerbs
@@ -20,10 +22,11 @@ from durableflow.models.permissions import available_actions
 from durableflow.models.querysets import InstanceQuerySet
 from durableflow.models.removal import removing
 from durableflow.models.repair import RepairVerbs
+from durableflow.models.restart import RestartVerbs
 from durableflow.models.results import ResultVerbs
 
 
-class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
+class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, RestartVerbs, FollowVerbs, ResultVerbs):
     """One execution of a workflow. Change it through its verbs only: they check right and state and write the history.
 
     ``params``, ``output``, ``progress``: decoded values. ``error``: None or ``{"type", "message", "traceback",
@@ -134,6 +137,14 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, ResultVerbs):
         if isinstance(stored, Unreadable):
             return {"type": "Unreadable", "message": stored.reason, "traceback": "", "step": ""}
         return failures.public(stored)
+
+    @property
+    def retention(self) -> Retention | None:
+        """How long it is kept by its own rule, as ``create(retention=...)`` was told; None where its workflow or the settings
+        say so."""
+        if self.retention_success is None and self.retention_error is None:
+            return None
+        return Retention(success=self.retention_success, error=self.retention_error)
 
     @property
     def is_finished(self) -> bool:

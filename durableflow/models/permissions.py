@@ -7,6 +7,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 
 from durableflow.core.statuses import Status, allowed
+from durableflow.models.completable import completable
 from durableflow.models.instance_fields import InstanceFields, Who
 
 VIEW = "view_workflowinstance"
@@ -18,7 +19,7 @@ VIEW_PENDING = "view_pendingevent"
 DECIDE = "decide_pendingevent"
 
 # Row verbs that need the right to operate, in the order in which screens show them.
-OPERATIONS = ("retry", "resume", "terminate", "send_event")
+OPERATIONS = ("retry", "resume", "pause", "restart", "terminate", "send_event")
 
 
 class RequesterBarred(PermissionDenied):
@@ -65,11 +66,16 @@ def may_view(instance: InstanceFields, user: Who) -> bool:
 
 
 def available_actions(instance: InstanceFields, user: Who) -> set[str]:
-    """The row verbs that are allowed to ``user`` in the instance's present status; never one that would change
-    nothing."""
-    if not holds(user, OPERATE, instance):
-        return set()
-    return {verb for verb in OPERATIONS if possible(verb, instance)}
+    """The verbs that are allowed to ``user`` in the instance's present status; never one that would change nothing.
+
+    For who may override, one query looks for a step that can be completed: nothing for lists.
+    """
+    offered = {verb for verb in OPERATIONS if possible(verb, instance)} if holds(user, OPERATE, instance) else set()
+    if holds(user, OVERRIDE, instance) and possible("complete_step", instance) and completable(instance).exists():
+        offered.add("complete_step")
+    if holds(user, DELETE, instance):
+        offered.add("delete")
+    return offered
 
 
 def possible(verb: str, instance: InstanceFields) -> bool:
@@ -79,4 +85,6 @@ def possible(verb: str, instance: InstanceFields) -> bool:
     """
     if verb == "retry" and instance.status in (Status.ERRORED, Status.TERMINATED) and instance.rollback:
         return bool(instance.rollback["outcome"] == "failed")
+    if verb == "complete_step" and instance.status == Status.ERRORED and instance.rollback:
+        return False
     return allowed(verb, instance.status)

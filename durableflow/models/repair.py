@@ -45,7 +45,7 @@ class RepairVerbs(InstanceFields):
             steps = _reset_failed(row, full.error_data)
             row.status = Status.QUEUED
             row.error_data = row.output = row.finished = None
-            row.deadline_at = _deadline(row)
+            row.deadline_at = deadline(row)
             row.interruptions = row.give_backs = 0
             row.wake_at = clock.expression(connections[row._state.db].vendor)
             row.save(
@@ -71,7 +71,7 @@ def _undo_again(row: Any, *, by: Who, reason: str, via: str) -> None:
     dispatch.wake(row._state.db)
 
 
-def _deadline(row: Any) -> Any:
+def deadline(row: Any) -> Any:
     """``max_duration`` starts again now; None where the workflow has none, or is not known here."""
     cls = registry.find(row.workflow)
     duration = None if cls is None else cls.options.max_duration

@@ -1,0 +1,141 @@
+"""Running an instance again, from its start or from a step (design 9; reference 11; cases LIF-07, LIF-08)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from django.db import connections
+
+from durableflow.core import clock, dispatch, registry
+from durableflow.core.aio import async_twin
+from durableflow.core.statuses import Hold, SentKind, Status, StepKind, Via
+from durableflow.models import family
+from durableflow.models.audit import record, verb
+from durableflow.models.instance_fields import InstanceFields, Who
+from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
+from durableflow.models.limits import release
+from durableflow.models.repair import deadline
+
+if TYPE_CHECKING:
+    from durableflow.models.step import StepRecord
+
+CLOSED: Final = "restart"
+"""What an event is ``consumed_by`` that no step has read and a restart has closed. No step has such an identity."""
+HOW: Final = "was restarted"
+
+
+class RestartVerbs(InstanceFields):
+    """``restart``."""
+
+    class Meta:
+        abstract = True
+
+    def restart(
+        self,
+        *,
+        from_step: StepRecord | str | None = None,
+        by: Who = None,
+        reason: str = "",
+        via: str = Via.CODE,
+    ) -> None:
+        """Run the instance again as its next run, with the same id and params (design 9, case LIF-08).
+
+        Refused only where it is queued or rolling back. One transaction: the next run number, a new seed and so new idempotency
+        keys, status queued, due now; lease and slot are given back, output, error, progress and the outcome of a rollback are
+        cleared, ``max_duration`` and the retention begin anew. Waits and steps that are open are cancelled, children that the old
+        run still waits for end, those that it has started go on, events that nobody has read are closed. Steps, waits and
+        history of the old run stay under its number. A body that runs is not interrupted: its checkpoint finds no lease and is
+        dropped (case LIF-07), but what it does outside may happen twice.
+
+        Raises PermissionDenied, InvalidTransition (also for the second of two clicks), ValueError for a bad reason.
+        """
+        with verb(self, "restart", by) as row:
+            _again(row)
+            data = {"verb": "restart", "from_step": None}
+            record(row, "workflow_queued", by=by, via=via, reason=reason, data=data)
+            dispatch.wake(row._state.db)
+
+    arestart = async_twin(restart)
+
+
+def _again(row: Any) -> None:
+    """Begin the next run with an empty journal. The caller holds the row's lock."""
+    family.end_children(row._state.db, [row.pk], HOW, waited_in=row.run_number)
+    cancel_open(row)
+    unread = row.sent_events.filter(consumed_by="", kind__in=(SentKind.EVENT, SentKind.DECISION))
+    unread.update(consumed_by=CLOSED, consumed_run=row.run_number)
+    row.seed = uuid.uuid4()
+    cls = registry.find(row.workflow)
+    if cls is not None:
+        row.code_version = cls.options.version
+    begin_run(row, "seed", "code_version")
+
+
+def begin_run(row: Any, *more: str) -> None:
+    """Make a locked instance queued as its next run; ``more``: other columns that have changed."""
+    held_slot = row.holds_slot
+    row.run_number += 1
+    row.status = Status.QUEUED
+    row.output = row.error_data = row.progress = row.rollback = None
+    row.started = row.finished = row.paused_at = row.starts_at = None
+    row.blocked = ""
+    row.interruptions = row.give_backs = 0
+    row.lease_token = row.owner = None
+    row.woken = row.suspect = row.holds_slot = False
+    row.deadline_at = deadline(row)
+    if row.hold != Hold.WINDOW:  # its turn among its siblings has not come
+        row.hold = ""
+        row.wake_at = clock.expression(connections[row._state.db].vendor)
+    row.save(update_fields=[*_BEGUN, *LET_GO_FIELDS, *more])
+    if held_slot:
+        release(row)
+
+
+_BEGUN: Final = (
+    "run_number", "status", "output", "error_data", "progress", "rollback", "started", "finished", "paused_at", "starts_at", "blocked",
+    "interruptions", "give_backs", "deadline_at", "wake_at",
+)  # fmt: skip
+
+
+def find_step(
+    instance: InstanceFields, name: str, *, count: int = 1, kind: str | None = "do", scope: str | None = None
+) -> StepRecord:
+    """The record of the ``count``-th call of this name and kind in the instance's present run (reference 11).
+
+    ``kind``: of ``StepRecord.Kind``; None: whatever it is. ``scope``: of a branch, as ``StepRecord.scope`` has it, '' for the
+    root; None: wherever it is. Raises ValueError that says what there is, where there is none or more than one.
+    """
+    own = instance.steps.filter(run_number=instance.run_number, name=name).exclude(kind__in=_NO_TARGETS)
+    named: list[StepRecord] = list(own.order_by("seq").defer("config", "raw_output", "error_data")[:MANY])
+    found = [
+        step for step in named
+        if step.count == count and kind in (None, step.kind) and scope in (None, step.scope)
+    ]  # fmt: skip
+    if len(found) == 1:
+        return found[0]
+    what = f"{'step' if kind is None else kind} {name!r}, number {count}"
+    where = f"{instance.label}, run {instance.run_number}" + ("" if scope is None else f", scope {scope!r}")
+    if found:
+        raise ValueError(f"There are several of {what} in {where}: {_listed(found)}. Say which by its kind and scope.")
+    known = f"There is {_listed(named)}." if named else _names(instance)
+    raise ValueError(f"There is no {what} in {where}. {known}")
+
+
+MANY: Final = 500
+LISTED: Final = 10
+_NO_TARGETS: Final = (StepKind.NOTIFY, StepKind.PATCH)
+
+
+def _listed(steps: Sequence[StepRecord]) -> str:
+    shown = [f"{step.kind} {step.label!r}" for step in steps[:LISTED]]
+    return ", ".join(shown) + (f" and {len(steps) - LISTED} more" if len(steps) > LISTED else "")
+
+
+def _names(instance: InstanceFields) -> str:
+    steps = instance.steps.filter(run_number=instance.run_number).exclude(kind__in=_NO_TARGETS)
+    known = list(steps.order_by("seq").only("scope", "kind", "name", "count")[: LISTED + 1])
+    if not known:
+        return "The run has no steps yet."
+    return f"There is {_listed(known[:LISTED])}" + (" and more." if len(known) > LISTED else ".")
