@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from durableflow.core.statuses import Status
 from durableflow.engine import flushing, held, slots
 from durableflow.engine.lease import Claim, Lease, elapsed, told_of_stop
 from durableflow.engine.sql import moment
@@ -97,8 +98,15 @@ def _claims(using: str, rows: Sequence[tuple[Any, ...]], before: float) -> list[
 
 def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
-    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step) = row[10:18]
-    (token, lost_token, lost_owner, now) = row[18:]
+    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step, followed) = row[
+        10:19
+    ]
+    (token, lost_token, lost_owner, now) = row[19:]
+    counted = lost_token is not None
+    if (
+        not counted and lost_owner is not None
+    ):  # it was paused with an attempt that is still to be charged (``Claim.lost_mark``)
+        lost_token = abs(lost_owner)
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:
         raise RuntimeError(f"{workflow}/{instance_id} has no creation time.")
@@ -113,6 +121,8 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
             slot=key if holds_slot else "",
             parent_step=parent_step,
             children=run_number > 1,
+            pausing=status == Status.WAITING_FOR_PAUSE,
+            followed=followed is not None and (moment(followed) or now_at) > now_at,
         ),
         workflow=workflow,
         instance_id=instance_id,
@@ -130,5 +140,6 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
         now=now_at,
         lost_token=lost_token,
         by_stop=lost_token is not None and told_of_stop(lost_owner),
-        rolling_back=status == "rolling_back",
+        rolling_back=status == Status.ROLLING_BACK,
+        counted=counted,
     )

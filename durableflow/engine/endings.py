@@ -11,7 +11,7 @@ from durableflow.core import clock, codec, failures
 from durableflow.core.statuses import Status
 from durableflow.core.transactions import raw_transaction, write_transaction
 from durableflow.engine import flushing
-from durableflow.engine.fence import fenced, timeout
+from durableflow.engine.fence import Fence, fenced, timeout
 from durableflow.engine.lease import Lease
 from durableflow.engine.patience import patient
 from durableflow.engine.slots import frees_slot
@@ -19,7 +19,7 @@ from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, PENDING, STE
 from durableflow.engine.unwind import LeaseLost
 from durableflow.models import WorkflowInstance, family
 from durableflow.models.audit import record
-from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
+from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open, rest
 
 # A rollback goes on as long as it takes, whatever max_duration has been (design 7).
 _SUSPENDED: Final = "CASE WHEN status = 'rolling_back' THEN status ELSE 'waiting' END"
@@ -32,16 +32,32 @@ _FREE: Final = "lease_token = NULL, owner = NULL, suspect = {false}, woken = {fa
 def suspend(lease: Lease, wake_at: datetime | None) -> float | None:
     """Park the instance until ``wake_at`` (None: until an event); seconds until then, None for ever.
 
-    What arrived while it was running has set ``woken``; then it is due at once, so no wake is lost (case EVT-02).
+    What arrived while it was running has set ``woken``; then it is due at once, so no wake is lost (case EVT-02). Where a pause is
+    asked for it is paused instead, whatever it would wait for: ``resume()`` has it look again.
     """
+    while (written := _suspended(lease, wake_at)) is None:
+        if _paused(lease):
+            return None
+    return written[0]
+
+
+def _suspended(lease: Lease, wake_at: datetime | None) -> tuple[float | None] | None:
+    """Seconds until it is due; nothing at all where the row is not what an instance that runs has."""
     if is_postgres(lease.using):
         sql = _suspend_sql(timeout(), clock.postgres("clock"))
         until = None if wake_at is None else wake_at.isoformat()
         rows = run(lease.using, sql, [until, str(lease.pk), str(lease.token)], bare=True)
-        if not rows:
-            raise LeaseLost(lease.label)
-        return None if rows[0][0] is None else float(rows[0][0])
+        return (None if rows[0][0] is None else float(rows[0][0]),) if rows else None
     return _suspend_sqlite(lease, wake_at)
+
+
+def _paused(lease: Lease) -> bool:
+    """Pause the instance, if that is asked for. Raises LeaseLost."""
+    with fenced(lease) as fence:
+        if fence.status != Status.WAITING_FOR_PAUSE:
+            return False
+        _let_go(lease, fence)
+        return True
 
 
 @lru_cache(maxsize=16)
@@ -56,18 +72,18 @@ def _suspend_sql(timeout: str, now: str) -> str:
 _SUSPEND_SQLITE: Final = f"""
     UPDATE {INSTANCE} SET status = {_SUSPENDED}, {_FREE.format(false="0")},
         wake_at = CASE WHEN woken THEN %s ELSE min(COALESCE(%s, {_BOUND}), COALESCE({_BOUND}, %s)) END
-    WHERE id = %s AND lease_token = %s RETURNING wake_at"""
+    WHERE id = %s AND lease_token = %s AND status IN ('running', 'rolling_back') RETURNING wake_at"""
 
 
-def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> float | None:
+def _suspend_sqlite(lease: Lease, wake_at: datetime | None) -> tuple[float | None] | None:
     until = None if wake_at is None else clock.sqlite_text(wake_at)
     with raw_transaction(lease.using):
         now = clock.host_now()
         rows = run(lease.using, _SUSPEND_SQLITE, [clock.sqlite_text(now), until, until, lease.pk, lease.token])
     if not rows:
-        raise LeaseLost(lease.label)
+        return None
     wake = moment(rows[0][0])
-    return None if wake is None else (wake - now).total_seconds()
+    return (None if wake is None else (wake - now).total_seconds(),)
 
 
 @patient
@@ -189,19 +205,31 @@ def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
 
 @patient
 @frees_slot
-def give_back(lease: Lease, delay: timedelta = timedelta(), *, count: bool = False) -> None:
-    """Make the instance due again after ``delay``; one that was running is queued, another status (rolling back) stays. ``count``: this
-    may not go on for ever."""
+def give_back(lease: Lease, delay: timedelta = timedelta(), *, count: bool = False, lost: int | None = None) -> bool:
+    """Make the instance due again after ``delay``; whether it is due at all.
+
+    The row decides: one that was running is queued, one for which a pause is asked is paused, and one that is rolling back
+    stays so. ``count``: this may not go on for ever. ``lost``: see ``Claim.lost_mark``.
+    """
     with fenced(lease) as fence:
-        row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
-        if row.status == Status.RUNNING:
-            row.status = Status.QUEUED
-        row.wake_at = fence.now + delay
-        row.lease_token = row.owner = None
-        row.woken = row.suspect = row.holds_slot = False
-        row.hold = ""
-        row.give_backs += int(count)
-        row.save(update_fields=["status", "wake_at", "give_backs", *LET_GO_FIELDS])
+        return _let_go(lease, fence, delay, count=count, lost=lost).wake_at is not None
+
+
+def _let_go(
+    lease: Lease, fence: Fence, delay: timedelta = timedelta(), *, count: bool = False, lost: int | None = None
+) -> WorkflowInstance:
+    row: WorkflowInstance = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
+    row.lease_token, row.owner = None, lost
+    row.woken = row.suspect = row.holds_slot = False
+    row.hold = ""
+    row.give_backs += int(count)
+    row.wake_at = fence.now + delay
+    if row.status == Status.RUNNING:
+        row.status = Status.QUEUED
+    if row.status == Status.WAITING_FOR_PAUSE:
+        rest(row, fence.now)
+    row.save(update_fields=["status", "wake_at", "paused_at", "give_backs", *LET_GO_FIELDS])
+    return row
 
 
 @patient

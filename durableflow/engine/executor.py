@@ -30,6 +30,7 @@ from durableflow.engine.unwind import (
     Expire,
     GiveBack,
     LeaseLost,
+    Pause,
     ProcessDied,
     Renew,
     Suspend,
@@ -138,6 +139,9 @@ def _block_after_failure(claim: Claim, error: Exception) -> None:
 
 
 def _execute(claim: Claim, interceptor: Interceptor) -> None:
+    if claim.lease.pausing:  # whoever was to pause it is gone
+        _pause(claim)
+        return
     cls = registry.find(claim.workflow)
     reason = _refusal(claim, cls)
     if reason or cls is None:
@@ -263,6 +267,8 @@ def _apply(execution: Session, outcome: Any) -> None:
         hand_back(execution.claim, uncharged=execution.claim.uncharged)
         if outcome.stop:
             raise KeyboardInterrupt
+    elif isinstance(outcome, Pause):
+        _pause(execution.claim)
     elif isinstance(outcome, Renew):
         let_go(lease, lambda: continuing.renew(lease, execution.run_number, outcome))
     elif isinstance(outcome, Drop):
@@ -286,7 +292,18 @@ def _fail(claim: Claim, interceptor: Interceptor, described: dict[str, Any], *, 
     if not undo:
         let_go(claim.lease, lambda: endings.fail(claim.lease, described, leftovers=leftovers))
     elif rollback.fail(claim.lease, described, leftovers=leftovers):
+        claim.lease.pausing = False  # what is being undone is not paused
         _roll_back(claim, interceptor)
+
+
+def _pause(claim: Claim) -> None:
+    """Let go of an instance that is to be paused; where that was taken back in the meantime it is due at once."""
+
+    def ending() -> None:
+        if endings.give_back(claim.lease, lost=claim.lost_mark):
+            dispatch.hint(claim.lease.using)
+
+    let_go(claim.lease, ending)
 
 
 def _suspend(lease: Lease, wake_at: datetime | None) -> None:

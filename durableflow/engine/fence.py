@@ -11,7 +11,7 @@ from typing import Final
 
 from durableflow.core import clock
 from durableflow.core.transactions import write_transaction
-from durableflow.engine.lease import Lease
+from durableflow.engine.lease import Lease, flags_of
 from durableflow.engine.sql import INSTANCE, is_postgres, moment, run
 from durableflow.engine.unwind import LeaseLost
 
@@ -22,7 +22,7 @@ _SHORT_TIMEOUT: Final = TIMEOUT.replace("'5s'", "'50ms'")
 # A plain condition would be no fence: a zombie's insert could commit after the next claimer has read the journal. NO KEY, so that business
 # transactions may check foreign keys to the row meanwhile.
 LOCKED: Final = (
-    f"f AS (SELECT i.id, i.status, i.run_number, i.lease_token FROM {INSTANCE} AS i, t "
+    f"f AS (SELECT i.id, i.status, i.followed_until, i.run_number, i.lease_token FROM {INSTANCE} AS i, t "
     "WHERE i.id = %s AND i.lease_token = %s AND t.v IS NOT NULL FOR NO KEY UPDATE OF i)"
 )
 
@@ -60,20 +60,21 @@ class Fence:
 
 @contextmanager
 def fenced(lease: Lease) -> Iterator[Fence]:
-    """A transaction that holds the instance's row as long as the lease is ours. Raises LeaseLost, then nothing is
-    written."""
+    """A transaction that holds the instance's row as long as the lease is ours; the lease learns what the row says of a pause.
+    Raises LeaseLost, then nothing is written."""
     with write_transaction(lease.using):
         if is_postgres(lease.using):
-            sql = f"WITH {timeout()}, {LOCKED} SELECT status, {clock.postgres('clock')} FROM f"
+            sql = f"WITH {timeout()}, {LOCKED} SELECT status, {clock.postgres('clock')}, {flags_of()} FROM f"
             rows = run(lease.using, sql, [lease.pk, lease.token])
         else:
-            sql = f"SELECT status, %s FROM {INSTANCE} WHERE id = %s AND lease_token = %s"
+            sql = f"SELECT status, %s, {flags_of()} FROM {INSTANCE} WHERE id = %s AND lease_token = %s"
             rows = run(lease.using, sql, [clock.sqlite_text(clock.host_now()), lease.pk, lease.token])
         if not rows:
             raise LeaseLost(lease.label)
         now = moment(rows[0][1])
         if now is None:
             raise RuntimeError("the database has no clock")
+        lease.note(rows[0][2])
         yield Fence(rows[0][0], now)
 
 

@@ -45,12 +45,13 @@ class Room:
         token = claim.lease.token
         try:
             with self._state:
-                admitted = self._alone is None or self._is_mine(self._alone)
-                if admitted and claim.interruptions and self._others() and not self._insists(claim):
+                admitted = self._alone is None or self._is_mine(self._alone) or claim.lease.pausing
+                alone = claim.interruptions and not claim.lease.pausing  # of one that is to be paused nothing runs
+                if admitted and alone and self._others() and not self._insists(claim):
                     admitted = False
                 if admitted:
                     self._running[token] = threading.get_ident()
-                if admitted and claim.interruptions and self._alone is None:
+                if admitted and alone and self._alone is None:
                     self._alone = token
                     while self._others() and not (shutdown.requested() or claim.lease.lost):
                         self._state.wait(LOOK)
@@ -110,10 +111,11 @@ def hand_back(claim: Claim, *, uncharged: bool = True, delay: float = 0.0, count
     """Give an instance back of which nothing was executed, due after ``delay`` seconds. ``uncharged``: the attempt that the
     lost worker was in, if there was one, is still to be charged, by whoever takes over next. ``count``: this may not go on
     for ever."""
-    if uncharged and claim.lost_token is not None:
+    if uncharged and claim.lost_token is not None and claim.counted:
         _restore(claim.lease, claim, claim.lost_token, delay, count)
     else:
-        endings.give_back(claim.lease, timedelta(seconds=delay), count=count)
+        lost = claim.lost_mark if uncharged else None
+        endings.give_back(claim.lease, timedelta(seconds=delay), count=count, lost=lost)
     dispatch.hint(claim.lease.using)
 
 

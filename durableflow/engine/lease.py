@@ -73,7 +73,7 @@ def flags_of(row: str = "") -> str:
     point."""
     return (
         f"(CASE WHEN {row}status = 'waiting_for_pause' THEN {PAUSING} ELSE 0 END + "
-        f"CASE WHEN {row}followed_until IS NULL THEN 0 ELSE {FOLLOWED} END)"
+        f"CASE WHEN {row}followed_until > CURRENT_TIMESTAMP THEN {FOLLOWED} ELSE 0 END)"
     )
 
 
@@ -118,7 +118,8 @@ class Claim:
 
     ``now``: the database's clock at the claim. ``lost_token``: token of the expired lease that was taken over, else
     None; ``by_stop``: its owner had been asked to stop. ``rolling_back``: ``run`` has ended, and is being undone.
-    ``uncharged``: whether the attempt that was lost with it is still to be charged.
+    ``uncharged``: whether the attempt that was lost with it is still to be charged. ``counted``: this claim has counted the loss;
+    else an earlier one had, that found the instance to be paused.
     """
 
     lease: Lease
@@ -140,12 +141,22 @@ class Claim:
     by_stop: bool = False
     rolling_back: bool = False
     uncharged: bool = True
+    counted: bool = False
     _taken: float = field(default_factory=elapsed)
 
     @property
     def label(self) -> str:
         """``checkout/order-42``."""
         return self.lease.label
+
+    @property
+    def lost_mark(self) -> int | None:
+        """What the row's ``owner`` says while nobody holds its lease, so that a lost attempt without a start mark is charged after
+        a pause all the same: the token of the lease that was lost, with a minus if its owner had been asked to stop; None if
+        there is none, or it is charged."""
+        if self.lost_token is None or not self.uncharged:
+            return None
+        return -self.lost_token if self.by_stop else self.lost_token
 
     def db_now(self) -> datetime:
         """The database's clock, by what has elapsed here since the claim: good enough to look, never what

@@ -15,7 +15,7 @@ from durableflow.core import clock
 from durableflow.core.conf import get_settings
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import shutdown
-from durableflow.engine.lease import Lease, elapsed
+from durableflow.engine.lease import Lease, elapsed, flags_of
 from durableflow.engine.patience import locked
 from durableflow.engine.sql import ASYNC_COMMIT, INSTANCE, is_postgres, run
 
@@ -32,7 +32,7 @@ def patience() -> float:
 def renew(leases: list[Lease]) -> None:
     """Move the ends of these leases; one that nobody knows any more is marked lost. A row that somebody holds is waited for a
     moment (its own worker's writes hold it again and again), and then left to the next beat. In a stop they also tell of it
-    (``lease.told_of_stop``)."""
+    (``lease.told_of_stop``). Each lease learns what its row says of a pause: a body may run for hours without a checkpoint."""
     for using in {lease.using for lease in leases}:
         _renew(using, [lease for lease in leases if lease.using == using])
 
@@ -53,8 +53,8 @@ def _owner(stopping: bool, row: str = "") -> str:
     return f"-abs({row}owner)" if stopping else f"abs({row}owner)"  # a program may go on after Ctrl-C
 
 
-def _renew_postgres(using: str, leases: Sequence[Lease], locked: str, stopping: bool) -> set[int]:
-    """The tokens of those that were renewed. ``locked``: what becomes of a row that somebody holds."""
+def _renew_postgres(using: str, leases: Sequence[Lease], locked: str, stopping: bool) -> dict[int, int]:
+    """The tokens of those that were renewed, each with the flags of its row. ``locked``: what becomes of a row that somebody holds."""
     with write_transaction(using):  # for the time limits, which would outlive a statement of their own behind a pooler
         limits = "set_config('statement_timeout', %s, true), set_config('lock_timeout', %s, true)"
         run(using, f"SELECT {limits}", [str(int(1000 * patience())), str(int(1000 * WAIT))])
@@ -65,10 +65,10 @@ def _renew_postgres(using: str, leases: Sequence[Lease], locked: str, stopping: 
                 ON h.id = i.id AND h.token = i.lease_token FOR NO KEY UPDATE OF i {locked})
             UPDATE {INSTANCE} AS i SET wake_at = {clock.postgres("clock")} + make_interval(secs => %s), suspect = false,
                 owner = {_owner(stopping, "i.")}
-            FROM held WHERE i.id = held.id RETURNING i.lease_token, {ASYNC_COMMIT}""",
+            FROM held WHERE i.id = held.id RETURNING i.lease_token, {flags_of("i.")}, {ASYNC_COMMIT}""",
             [[lease.pk for lease in leases], [lease.token for lease in leases], float(get_settings().LEASE)],
         )
-    return {row[0] for row in rows}
+    return {row[0]: row[1] for row in rows}
 
 
 def _wait_for(using: str, held: Sequence[Lease], stopping: bool) -> None:
@@ -86,20 +86,21 @@ def _wait_for(using: str, held: Sequence[Lease], stopping: bool) -> None:
                 raise
 
 
-def _renew_sqlite(using: str, leases: Sequence[Lease], stopping: bool) -> set[int]:
-    renewed: set[int] = set()
+def _renew_sqlite(using: str, leases: Sequence[Lease], stopping: bool) -> dict[int, int]:
+    renewed: dict[int, int] = {}
     with write_transaction(using):
         end = clock.sqlite_text(clock.host_now() + timedelta(seconds=float(get_settings().LEASE)))
         for lease in leases:
             sql = f"""UPDATE {INSTANCE} SET wake_at = %s, suspect = 0, owner = {_owner(stopping)}
-                WHERE id = %s AND lease_token = %s RETURNING lease_token"""
-            renewed.update(row[0] for row in run(using, sql, [end, lease.pk, lease.token]))
+                WHERE id = %s AND lease_token = %s RETURNING lease_token, {flags_of()}"""
+            renewed.update(dict(run(using, sql, [end, lease.pk, lease.token])))
     return renewed
 
 
-def _renewed(leases: Sequence[Lease], tokens: set[int], before: float, stopping: bool) -> None:
+def _renewed(leases: Sequence[Lease], told: dict[int, int], before: float, stopping: bool) -> None:
     for lease in leases:
-        if lease.token in tokens:
+        if lease.token in told:
+            lease.note(told[lease.token])
             lease.renewed = max(lease.renewed, before)  # the answer of an older one may have been late
             lease.told = stopping
 

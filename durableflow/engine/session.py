@@ -28,7 +28,7 @@ from durableflow.engine.replay import Replay, Scope
 from durableflow.engine.scopes import current
 from durableflow.engine.secrecy import StepSecrets
 from durableflow.engine.steps import Entry, StepWrite, write_step
-from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Suspend, Unwind, WriteFailed
+from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Pause, Suspend, Unwind, WriteFailed
 
 _UNREADABLE: Final = (CodecError, LookupError, TypeError, ValueError, AttributeError)
 
@@ -290,13 +290,16 @@ class Session:
         return self._news + self.lease.arrived
 
     def check_alive(self) -> None:
-        """No durable call returns once the process must stop, the lease is lost or ``max_duration`` is over."""
+        """No durable call returns once the process must stop, the lease is lost, a pause is asked for or ``max_duration`` is
+        over."""
         if shutdown.requested():
             self.replay.unwind(Unwind(GiveBack()))
         if replacement.wanted() or self._room.unwanted(self.lease):
             self.replay.unwind(Unwind(GiveBack(stop=False)))
         if self.lease.lost:
             self.replay.unwind(Unwind(Drop(self.lease.label)))
+        if self.lease.pausing:
+            self.replay.unwind(Unwind(Pause()))
         deadline = self.claim.deadline_at
         if deadline is not None and self.claim.db_now() >= deadline:
             self.replay.unwind(

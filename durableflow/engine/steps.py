@@ -14,7 +14,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.transactions import raw_transaction
 from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import FINISHED, Identity, Record
-from durableflow.engine.lease import Lease, elapsed
+from durableflow.engine.lease import Lease, elapsed, flags_of
 from durableflow.engine.patience import patient
 from durableflow.engine.renewal import SHARE
 from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
@@ -32,6 +32,8 @@ _UPSERT: Final = f"""
     WHERE {STEP}.status IN ('pending', 'started') AND NOT ({STEP}.token IS NOT NULL AND {STEP}.token = excluded.token
         AND {STEP}.status = excluded.status AND {STEP}.attempts = excluded.attempts)
     RETURNING id, wake_at"""
+UNWRITTEN: Final = 4
+"""Beside the flags of ``lease.flags_of``: nothing was written."""
 _ENTRY_COLUMNS: Final = "instance_id, run_number, type, kind, step, data, actor_name, via, reason, at"
 
 
@@ -70,7 +72,8 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     """Write a record with its history as the lease's holder; returns its ``wake_at``.
 
     A finished row is never touched, and a write that is repeated after a lost answer finds its own token: then it has
-    succeeded and changes nothing. Raises LeaseLost, AlreadyFinished.
+    succeeded and changes nothing. The answer tells the lease of a pause, so that this costs no statement of its own. Raises
+    LeaseLost, AlreadyFinished.
     """
     # Whoever writes holds the row, and one that writes without a pause holds it so often that the renewal, which waits for
     # nobody, may never have it.
@@ -85,12 +88,14 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
         )
         if not rows:
             raise LeaseLost(lease.label)
-        written = rows[0]
+        told, wake_at = rows[0][:2]
     else:
-        written = _write_sqlite(lease, write, renewed)
+        told, wake_at = _write_sqlite(lease, write, renewed)
+    told = int(told)
+    lease.note(told)
     if renewed is not None and not connections[lease.using].in_atomic_block:
         lease.renewed = max(lease.renewed, before)
-    return moment(written[1] if written[0] is not None else _own_wake_at(lease, write))
+    return moment(_own_wake_at(lease, write) if told & UNWRITTEN else wake_at)
 
 
 def _values(lease: Lease, write: StepWrite) -> list[Any]:
@@ -129,7 +134,8 @@ def _postgres_sql(write: _Shape, now: str) -> str:
                 {finished}, '', 0
             FROM f {_UPSERT.replace("RETURNING id", f"RETURNING {STEP}.id")}
         ){history}{calm}
-        SELECT s.id, {"s.wake_at" if write.wakes else "NULL"}{f", {ASYNC_COMMIT}" if write.later else ""} FROM f LEFT JOIN s ON true"""
+        SELECT {flags_of("f.")} + CASE WHEN s.id IS NULL THEN {UNWRITTEN} ELSE 0 END,
+            {"s.wake_at" if write.wakes else "NULL"}{f", {ASYNC_COMMIT}" if write.later else ""} FROM f LEFT JOIN s ON true"""
 
 
 class _Shape(NamedTuple):
@@ -184,14 +190,17 @@ def _text(entry: Entry) -> str | None:
     return entry.text if entry.data is None else codec.dumps(entry.data, what="history")
 
 
-def _write_sqlite(lease: Lease, write: StepWrite, renewed: float | None) -> tuple[Any, ...]:
+def _write_sqlite(lease: Lease, write: StepWrite, renewed: float | None) -> tuple[int, Any]:
     record = write.record
     with raw_transaction(lease.using):
         fence = run(
-            lease.using, f"SELECT status FROM {INSTANCE} WHERE id = %s AND lease_token = %s", [lease.pk, lease.token]
+            lease.using,
+            f"SELECT {flags_of()} FROM {INSTANCE} WHERE id = %s AND lease_token = %s",
+            [lease.pk, lease.token],
         )
         if not fence:
             raise LeaseLost(lease.label)
+        ((told,),) = fence
         now = clock.host_now()
         if renewed is not None:
             end = clock.sqlite_text(now + timedelta(seconds=renewed))
@@ -202,12 +211,12 @@ def _write_sqlite(lease: Lease, write: StepWrite, renewed: float | None) -> tupl
         marks = ", ".join(["%s"] * len(values))
         rows = run(lease.using, f"INSERT INTO {STEP} ({COLUMNS}) VALUES ({marks}) {_UPSERT}", values)
         if not rows:
-            return (None, None)
+            return (told | UNWRITTEN, None)
         for entry in write.entries:
             run(lease.using, _SQLITE_ENTRY, _entry_values(lease, write, entry, now))
         if write.unshaken:
             run(lease.using, f"UPDATE {INSTANCE} SET interruptions = 0, give_backs = 0 WHERE id = %s", [lease.pk])
-        return rows[0]
+        return (told, rows[0][1])
 
 
 _SQLITE_ENTRY: Final = f"INSERT INTO {HISTORY} ({_ENTRY_COLUMNS}) VALUES (%s, %s, %s, %s, %s, %s, '', 'engine', '', %s)"

@@ -41,6 +41,12 @@ class GiveBack:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Somebody has asked for a pause: nothing new begins, what is in flight ends and is stored, and then the row says whether the
+    instance is paused or, where that was taken back meanwhile, queued again."""
+
+
+@dataclass(frozen=True)
 class Drop:
     """The lease is lost: somebody else owns the instance, so nothing more is written."""
 
@@ -58,7 +64,7 @@ class Renew:
     code_version: int
 
 
-Outcome = Suspend | Block | Expire | GiveBack | Drop | Renew
+Outcome = Suspend | Block | Expire | GiveBack | Pause | Drop | Renew
 
 
 class Unwind(BaseException):

@@ -79,9 +79,11 @@ def verdict(rules: Known) -> str:
     """SQL for what happens to a due row: TAKE, SUSPECT (the first look at an expired lease), one of HELD, or LIMIT (it
     needs a slot first).
 
-    What has been given back too often is taken whatever it is: the executor blocks it with the reason.
+    What is to be paused, and what has been given back too often, is taken whatever it is: nothing of it is run; the executor
+    pauses the one, and blocks the other with the reason.
     """
     return f"""CASE WHEN lease_token IS NOT NULL AND NOT suspect THEN '{SUSPECT}'
+        WHEN status = 'waiting_for_pause' THEN '{TAKE}'
         WHEN give_backs >= {MAX_GIVE_BACKS} THEN '{TAKE}'
         WHEN NOT ({rules.named}) THEN '{UNKNOWN}'
         WHEN {rules.newer} THEN '{NEWER}'

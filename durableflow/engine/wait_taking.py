@@ -14,7 +14,7 @@ from durableflow.core import clock, codec
 from durableflow.core.statuses import SentKind, StepKind
 from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import Record
-from durableflow.engine.lease import Claim, Lease
+from durableflow.engine.lease import Claim, Lease, flags_of
 from durableflow.engine.sql import HISTORY, INSTANCE, PENDING, SENT, STEP, run
 from durableflow.engine.unwind import LeaseLost
 from durableflow.engine.wait_rows import Sent
@@ -71,9 +71,10 @@ def take(lease: Lease, claim: Claim, record: Record, found: Found, output: str) 
         lease.pk, lease.token, found.step, found.sent.pk, found.pending, identity.text, found.sent.sent_by_name, output,
         identity.scope, StepKind.NOTIFY.value, identity.name, identity.count, identity.kind, identity.label, data,
     ]  # fmt: skip
-    ((ours, taken),) = run(lease.using, sql, [str(value) for value in params])
-    if not ours:
+    ((told, taken),) = run(lease.using, sql, [str(value) for value in params])
+    if told is None:
         raise LeaseLost(lease.label)
+    lease.note(told)
     return bool(taken)
 
 
@@ -105,4 +106,4 @@ def _take(now: str, event: bool, shaken: bool) -> str:
                 AND s.count = %s::int AND s.status IN ('pending', 'started')),
         h AS (INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
             SELECT b.pk, b.run_number, 'wait_completed', %s, %s, %s, '', 'engine', '', b.now FROM b)
-        SELECT EXISTS (SELECT 1 FROM f), EXISTS (SELECT 1 FROM b)"""
+        SELECT (SELECT {flags_of("f.")} FROM f), EXISTS (SELECT 1 FROM b)"""

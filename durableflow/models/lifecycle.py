@@ -93,7 +93,7 @@ class LifecycleVerbs(InstanceFields):
                 return
             now = clock.read(row._state.db)
             if row.paused_at is not None:
-                _shift(row, now)
+                _shift(row, row.paused_at, now)
             undone = undoing.underway(row)
             row.status = Status.ROLLING_BACK if undone else Status.QUEUED
             if row.blocked:
@@ -142,25 +142,39 @@ def undo_first(row: InstanceFields) -> None:
     dispatch.wake(str(row._state.db))
 
 
+def rest(row: InstanceFields, now: datetime) -> None:
+    """An instance that was to be paused has ended what it was at: it is paused, and the history says for whom (by name alone: a
+    reference would wait for whoever holds that user's row). The caller holds the row's lock, and saves ``status``, ``paused_at``
+    and ``wake_at``."""
+    row.status, row.paused_at, row.wake_at = Status.PAUSED, now, None
+    asked = row.history.filter(type="workflow_waiting_for_pause").order_by("-id").first()
+    row.history.create(
+        run_number=row.run_number,
+        type="workflow_paused",
+        actor_name="" if asked is None else asked.actor_name,
+        via=Via.ENGINE if asked is None else asked.via,
+        reason="" if asked is None else asked.reason,
+        at=now,
+    )
+
+
 def _due(row: InstanceFields, now: datetime) -> datetime | None:
     """When a resumed instance needs a worker: None where it still waits for its turn among its siblings."""
     if row.hold == Hold.WINDOW:
         return None
-    begun = row.starts_at is None or row.execution > 0
-    return now if begun else max(now, row.starts_at)
+    start = row.starts_at
+    return now if start is None or row.execution else max(now, start)
 
 
-def _shift(row: InstanceFields, now: datetime) -> None:
-    """Move what ends by itself by the time of the pause (design 6, "Pause"), which ends ``now``.
+def _shift(row: InstanceFields, since: datetime, now: datetime) -> None:
+    """Move what ends by itself by the time of the pause (design 6, "Pause"), from ``since`` to ``now``.
 
     What was over before the pause stays over: what was sent meanwhile must not answer a wait that had timed out.
     """
-    since: datetime = row.paused_at
     paused = now - since
     if row.deadline_at is not None and row.hold != Hold.WINDOW:  # there its time begins when its turn comes
-        fresh = row.execution == 0 and row.starts_at is not None
-        begun = max(since, row.starts_at) if fresh else since  # before it was to start, its time had not begun
-        row.deadline_at += max(now - begun, timedelta())
+        start = since if row.starts_at is None or row.execution else row.starts_at  # before that its time had not begun
+        row.deadline_at += max(now - max(since, start), timedelta())
     steps = row.steps.filter(run_number=row.run_number)
     timers = steps.filter(wake_at__gte=since).exclude(kind=StepKind.SLEEP_UNTIL)
     timers.exclude(status__in=sorted(STEP_FINISHED)).update(wake_at=F("wake_at") + paused)
