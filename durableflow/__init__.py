@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from durableflow.authoring.context import StepContext, get_step_context
     from durableflow.authoring.events import WorkflowEvent
     from durableflow.authoring.options import WorkflowOptions
+    from durableflow.authoring.schedule import Schedule
     from durableflow.authoring.step import Step
     from durableflow.authoring.undo import Rollback, Undo, Winner
     from durableflow.authoring.workflow import Workflow
@@ -51,6 +52,7 @@ _HOMES = {
     "durableflow.authoring.context": ("StepContext", "get_step_context"),
     "durableflow.authoring.events": ("WorkflowEvent",),
     "durableflow.authoring.options": ("WorkflowOptions",),
+    "durableflow.authoring.schedule": ("Schedule",),
     "durableflow.authoring.step": ("Step",),
     "durableflow.authoring.undo": ("Rollback", "Undo", "Winner"),
     "durableflow.authoring.workflow": ("Workflow",),
@@ -104,6 +106,7 @@ __all__ = [
     "Retention",
     "Retries",
     "Rollback",
+    "Schedule",
     "StaleDecision",
     "Step",
     "StepContext",

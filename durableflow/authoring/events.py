@@ -15,7 +15,8 @@ class WorkflowEvent(Generic[Params]):
     """The input of one execution; equal at every replay.
 
     ``params``: read-only; ``copy.deepcopy(event.params)`` gives a plain copy to work on. ``timestamp``: when the
-    instance was created. ``scheduled_for``: the slot of a schedule, else None.
+    instance was created. ``scheduled_for``: the slot of a schedule for which it was started (however late), in UTC, else None;
+    ``cron``: the cron line of the schedule as it was then, else ''.
     """
 
     params: Params
@@ -24,6 +25,7 @@ class WorkflowEvent(Generic[Params]):
     workflow: str
     run_number: int
     scheduled_for: datetime | None = None
+    cron: str = ""
 
 
 def _refuse(self: Any, *_args: Any, **_kwargs: Any) -> NoReturn:

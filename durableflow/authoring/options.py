@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
+from durableflow.authoring.schedule import Schedule, check_schedules
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.names import check_text, check_workflow_name, kebab
@@ -27,7 +28,9 @@ class WorkflowOptions:
     nothing of their own. ``max_duration``: of a whole run. ``retention``: how long finished instances are kept. ``priority``:
     which due instances are claimed first. ``max_concurrency``: how many instances are executed at the same time, in all
     clusters together; one that waits or sleeps does not count. ``concurrency_key``: a function of the params that gives
-    a text: then the limit holds for each text by itself; None: this instance is not limited.
+    a text: then the limit holds for each text by itself; None: this instance is not limited. ``schedules``: when it starts by
+    itself, as ``Schedule(...)`` or cron lines; inherited from abstract bases alone, since a subclass of a workflow that is
+    scheduled would be started beside it.
     """
 
     abstract: bool = False
@@ -41,6 +44,7 @@ class WorkflowOptions:
     priority: Priority = Priority.NORMAL
     max_concurrency: int | None = None
     concurrency_key: Callable[[Any], str | None] | None = None
+    schedules: Sequence[Schedule | str] = ()
 
 
 KEYS: Final = frozenset(key for key in vars(WorkflowOptions) if not key.startswith("_"))
@@ -61,6 +65,7 @@ class Options:
     max_concurrency: int | None = None
     concurrency_key: Callable[[Any], str | None] | None = None
     previous_names: tuple[str, ...] = ()
+    schedules: tuple[Schedule, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -136,6 +141,7 @@ def resolve(cls: type[Any]) -> Options:
             max_duration=None if duration is None else _parse("max_duration", duration),
             retention=given.get("retention"),
             priority=int(priority),
+            schedules=check_schedules(given.get("schedules", ())),
             **_limit(given),
         )
     except ValueError as error:
@@ -184,8 +190,17 @@ def _merged(cls: type[Any]) -> dict[str, Any]:
                 continue
             if key == "step_retries" and merged.get(key) is not None and value is not None:
                 value = _merge_retries(value, merged[key])
+            if key == "schedules" and base is not cls and not _is_abstract(base):
+                merged.pop(key, None)
+                continue
             merged[key] = value
     return merged
+
+
+def _is_abstract(base: type[Any]) -> bool:
+    """Whether nothing is ever started as ``base``: an abstract workflow, or a plain class that only carries a Meta."""
+    options = base.__dict__.get("options")
+    return options is None or bool(options.abstract)
 
 
 def _merge_retries(own: Any, base: Any) -> Retries | None:
@@ -201,5 +216,6 @@ def _values(meta: type[Any]) -> dict[str, Any]:
             continue
         own = {key: value for key, value in vars(base).items() if not key.startswith("__")}
         # ``class Meta(Base.Meta)`` takes over what can be inherited, as in Django.
-        values.update(own if base is meta else {key: own[key] for key in own.keys() - NOT_INHERITED})
+        kept = own.keys() - NOT_INHERITED - (set() if own.get("abstract") else {"schedules"})
+        values.update(own if base is meta else {key: own[key] for key in kept})
     return values

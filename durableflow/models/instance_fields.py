@@ -72,7 +72,7 @@ class InstanceFields(models.Model):
     created_by_name = models.CharField(max_length=255, blank=True, default="", editable=False)
     trigger = models.CharField(_("trigger"), max_length=8, choices=Trigger.choices, default=Trigger.CODE)
     scheduled_for = models.DateTimeField(_("scheduled for"), null=True, blank=True)
-    cron = models.CharField(max_length=255, blank=True, default="", editable=False)
+    cron = models.CharField(max_length=256, blank=True, default="", editable=False)
     schedule = models.ForeignKey(
         "durableflow.WorkflowSchedule",
         models.SET_NULL,

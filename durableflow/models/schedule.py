@@ -7,14 +7,19 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from durableflow.core.fields import CodecField
+from durableflow.core.schedules import MAX_NAME
+from durableflow.models.schedule_verbs import ScheduleVerbs
 
 
-class WorkflowSchedule(models.Model):
+class WorkflowSchedule(ScheduleVerbs):
     """One cron line of one workflow. ``next_slot`` is when it fires next; each slot starts at most one instance.
 
     ``declared``: it comes from ``Meta.schedules``, so that only ``enabled`` is for staff to change. ``buffered_slot``: a slot that
     waits for the end of the instance before it. ``look_at``: when somebody has to look at it next, NULL where nothing will ever be
-    due. ``problem``: why it cannot fire, '' if it can.
+    due. ``problem``: why it cannot fire, '' if it can. ``catch_up``: "none", "latest" or a number, as text.
+
+    ``save()`` checks it and computes ``next_slot`` from now. ``QuerySet.update`` and ``bulk_create`` do neither: pause and resume
+    by the verbs.
     """
 
     class Overlap(models.TextChoices):
@@ -25,8 +30,8 @@ class WorkflowSchedule(models.Model):
         BUFFER_ONE = "buffer_one", _("Start one when the other ends")
 
     workflow = models.CharField(_("workflow"), max_length=64)
-    name = models.CharField(_("name"), max_length=60)
-    cron = models.CharField(_("cron"), max_length=255)
+    name = models.CharField(_("name"), max_length=MAX_NAME)
+    cron = models.CharField(_("cron"), max_length=256)
     timezone = models.CharField(_("time zone"), max_length=64, default="UTC")
     params = CodecField(_("params"), null=True, blank=True, editable=False)
     enabled = models.BooleanField(_("enabled"), default=True)

@@ -184,7 +184,7 @@ def test_generic_bases() -> None:
     assert Child.options.version == 1
 
 
-@pytest.mark.parametrize("key", ["timeout", "schedules", "Name", "_retries"])
+@pytest.mark.parametrize("key", ["timeout", "schedule", "Name", "_retries"])
 def test_unknown_keys(key: str) -> None:
     """Design 5: also those that are not built yet: never accepted and ignored."""
     with pytest.raises(TypeError, match=f"{__name__}.Wrong.Meta has an unknown key '{key}'"):
