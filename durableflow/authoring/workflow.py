@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
@@ -15,9 +15,19 @@ from durableflow.core.aio import async_twin
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
 from durableflow.core.exceptions import InstanceAlreadyExists, InvalidDurableCall
+from durableflow.core.names import check_instance_id
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import Trigger, Via
-from durableflow.models.creation import NewInstance, database, insert
+from durableflow.core.transactions import write_transaction
+from durableflow.models.creation import (
+    ROWS_AT_ONCE,
+    NewInstance,
+    Taken,
+    at_entry,
+    database,
+    insert,
+    insert_many,
+)
 from durableflow.models.instance import WorkflowInstance
 from durableflow.models.instance_fields import Priority, Who
 
@@ -88,11 +98,8 @@ class Workflow(Generic[Params, Output]):
         nothing is stored. In ``run``, outside of a step, it is refused without an ``instance_id`` (InvalidDurableCall): each
         replay would start one more.
         """
-        if instance_id is None and (where := running.program.get()) and not in_body():
-            raise InvalidDurableCall(
-                f"{cls.__name__}.create() was called in run() of {where}, outside of a step: each replay would start one more. Use "
-                "step.start_workflow or step.run_workflow, give it an instance_id, or call it in a step's body."
-            )
+        if instance_id is None:
+            cls._refuse_in_run("create")
         row = cls.new_instance(
             params,
             instance_id=instance_id,
@@ -127,6 +134,63 @@ class Workflow(Generic[Params, Output]):
             created_by=created_by,
         )
         return (row, True) if row is not None else (cls.get(instance_id), False)
+
+    @classmethod
+    def bulk_create(
+        cls,
+        params: Iterable[Params],
+        *,
+        instance_id: Callable[[Params], str] | None = None,
+        ignore_conflicts: bool = False,
+        batch_size: int = ROWS_AT_ONCE,
+        created_by: Who = None,
+    ) -> list[WorkflowInstance]:
+        """Start an instance for each of ``params``, thousands in few statements, and return them in the same order.
+
+        All or nothing, in one transaction (inside ``transaction.atomic()``: in that one, which stays usable): all params are read
+        and checked before anything is stored, so that they have to fit into memory. ``instance_id``: a function of the params
+        that gives the id; default UUID4s. ``batch_size``: rows of one statement, at most.
+
+        An id that is taken, or given twice, raises InstanceAlreadyExists. With ``ignore_conflicts`` the existing instance stays as
+        it is, of repeated ids the first counts, and only what was created is returned, so that the same call again is safe (case
+        BAT-01). ValueError, TypeError, CodecError and LimitExceeded name the entry by its position, from 0. In ``run``, outside of
+        a step, it is refused without ``instance_id``, as ``create`` is.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size must be at least 1, not {batch_size!r}.")
+        if instance_id is None:
+            cls._refuse_in_run("bulk_create")
+        new: list[NewInstance] = []
+        for position, entry in enumerate(params):
+            with at_entry(position):
+                own = None if instance_id is None else check_instance_id(instance_id(entry))
+                new.append(cls.planned(entry, instance_id=own, created_by=created_by))
+        with write_transaction(database()):
+            entries = insert_many(new, batch_size=batch_size)
+            if not ignore_conflicts:
+                cls._refuse_taken(new, entries)
+        return [entry for entry in entries if not isinstance(entry, Taken)]
+
+    @classmethod
+    def _refuse_taken(cls, new: Sequence[NewInstance], entries: Sequence[WorkflowInstance | Taken]) -> None:
+        for position, (plan, entry) in enumerate(zip(new, entries, strict=True)):
+            if isinstance(entry, Taken):
+                what = "stands in the list twice" if entry is Taken.REPEATED else "is taken"
+                raise InstanceAlreadyExists(
+                    f"Entry {position}: the id {plan.instance_id!r} of workflow {cls.workflow_name()!r} {what}; nothing was created. "
+                    "Give ignore_conflicts=True to create the others.",
+                    workflow=cls.workflow_name(),
+                    instance_id=str(plan.instance_id),
+                )
+
+    @classmethod
+    def _refuse_in_run(cls, verb: str) -> None:
+        """Without an id of the caller's each replay of a run would start one more."""
+        if (where := running.program.get()) and not in_body():
+            raise InvalidDurableCall(
+                f"{cls.__name__}.{verb}() was called in run() of {where}, outside of a step: each replay would start one more. Use "
+                "step.start_workflow or step.run_workflow, give it an instance_id, or call it in a step's body."
+            )
 
     @classmethod
     def new_instance(
@@ -175,16 +239,13 @@ class Workflow(Generic[Params, Output]):
             raise TypeError(f"{cls.__qualname__} is abstract: start one of its subclasses.")
         if retention is not None and not isinstance(retention, Retention):
             raise TypeError(f"retention must be a Retention(success=..., error=...), not {retention!r}.")
-        own = retention if retention is not None else cls.options.retention
-        if retention is not None and cls.options.retention is not None:
-            own = retention.merge(cls.options.retention)
         return NewInstance(
             workflow=cls.options.name,
             previous_names=cls.options.previous_names,
             params=params,
             start_at=_start(start_at),
             priority=cls.options.priority if priority is None else priority,
-            retention=own,
+            retention=retention,
             max_duration=cls.options.max_duration,
             code_version=cls.options.version,
             concurrency_key=cls._limit_key(params),
@@ -244,11 +305,24 @@ class Workflow(Generic[Params, Output]):
             """``get_or_create`` for ``await``."""
 
         @classmethod
+        async def abulk_create(
+            cls,
+            params: Iterable[Params],
+            *,
+            instance_id: Callable[[Params], str] | None = None,
+            ignore_conflicts: bool = False,
+            batch_size: int = ROWS_AT_ONCE,
+            created_by: Who = None,
+        ) -> list[WorkflowInstance]:
+            """``bulk_create`` for ``await``."""
+
+        @classmethod
         async def aget(cls, instance_id: str) -> WorkflowInstance:
             """``get`` for ``await``."""
     else:
         acreate = classmethod(async_twin(create.__func__))
         aget_or_create = classmethod(async_twin(get_or_create.__func__))
+        abulk_create = classmethod(async_twin(bulk_create.__func__))
         aget = classmethod(async_twin(get.__func__))
 
 

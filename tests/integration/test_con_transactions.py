@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -273,7 +274,7 @@ def test_writers_change_their_own_columns_only() -> None:
     def edit() -> None:
         WorkflowInstance.objects.update(
             priority=2,
-            retention={"success": 5},
+            retention_success=timedelta(days=5),
             concurrency_key="k",
             request_key="r",
             request_digest="d",
@@ -286,7 +287,12 @@ def test_writers_change_their_own_columns_only() -> None:
     (claimed,) = claim("default")
     execute(claimed, renew=False)
     row.refresh_from_db()
-    assert (row.priority, row.retention, row.concurrency_key, row.request_key) == (2, {"success": 5}, "k", "r")
+    assert (row.priority, row.retention_success, row.concurrency_key, row.request_key) == (
+        2,
+        timedelta(days=5),
+        "k",
+        "r",
+    )
     assert (row.status, row.output, row.progress) == (Status.COMPLETE, "out", {"at": 50})
     assert row.sent_events.count() == 1 and seen == [False]
 

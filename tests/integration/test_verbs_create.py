@@ -149,13 +149,13 @@ def test_bad_input_stores_nothing(options: dict[str, Any], error: Any) -> None:
 def test_retention_and_lookups() -> None:
     row = Made.create(retention=Retention(success="1 day"), instance_id="x")
     row.refresh_from_db()
-    assert row.retention
+    assert row.retention == Retention(success="1 day") and row.retention_error is None
     assert Made.get("x").pk == row.pk
     with pytest.raises(WorkflowInstance.DoesNotExist):
         Made.get("y")
     with pytest.raises(WorkflowInstance.DoesNotExist):
         Other.get("x")
-    Other.create()
+    assert Other.create().retention is None
     assert [found.pk for found in Made.instances()] == [row.pk]
     assert WorkflowInstance.objects.for_workflow("verbs-other").count() == 1
 

@@ -1,0 +1,24 @@
+"""Verbs over many rows, and the purge (api.md ``durableflow.operations``)."""
+
+from __future__ import annotations
+
+from durableflow.operations.bulk import (
+    bulk_delete,
+    bulk_pause,
+    bulk_restart,
+    bulk_resume,
+    bulk_retry,
+    bulk_terminate,
+)
+from durableflow.operations.report import BulkReport, Reason
+
+__all__ = [
+    "BulkReport",
+    "Reason",
+    "bulk_delete",
+    "bulk_pause",
+    "bulk_restart",
+    "bulk_resume",
+    "bulk_retry",
+    "bulk_terminate",
+]
