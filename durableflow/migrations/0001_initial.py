@@ -328,6 +328,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='sentevent',
+            index=models.Index(fields=['instance'], name='durableflow_sent'),
+        ),
+        migrations.AddIndex(
+            model_name='sentevent',
             index=models.Index(condition=models.Q(('delivered', False)), fields=['instance', 'id'], name='durableflow_undelivered'),
         ),
         migrations.AddIndex(
@@ -416,7 +420,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workflowinstance',
-            index=models.Index(condition=models.Q(('finished__isnull', False)), fields=['workflow', 'finished'], name='durableflow_finished'),
+            index=models.Index(condition=models.Q(('finished__isnull', False), ('retention_error__isnull', True), ('retention_success__isnull', True)), fields=['workflow', 'status', 'finished'], name='durableflow_finished'),
         ),
         migrations.AddIndex(
             model_name='workflowinstance',

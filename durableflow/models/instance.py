@@ -14,6 +14,7 @@ from durableflow.core.retries import Retention
 from durableflow.core.statuses import Hold
 from durableflow.core.statuses import Status as InstanceStatus
 from durableflow.core.transactions import alias_of
+from durableflow.models.completion import CompletionVerbs
 from durableflow.models.following import FollowVerbs
 from durableflow.models.instance_events import EventVerbs
 from durableflow.models.instance_fields import Who
@@ -26,7 +27,9 @@ from durableflow.models.restart import RestartVerbs
 from durableflow.models.results import ResultVerbs
 
 
-class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, RestartVerbs, FollowVerbs, ResultVerbs):
+class WorkflowInstance(
+    EventVerbs, LifecycleVerbs, RepairVerbs, RestartVerbs, CompletionVerbs, FollowVerbs, ResultVerbs
+):
     """One execution of a workflow. Change it through its verbs only: they check right and state and write the history.
 
     ``params``, ``output``, ``progress``: decoded values. ``error``: None or ``{"type", "message", "traceback",
@@ -104,8 +107,11 @@ class WorkflowInstance(EventVerbs, LifecycleVerbs, RepairVerbs, RestartVerbs, Fo
             models.Index(fields=("parent_step",), condition=Q(parent_step__isnull=False), name="durableflow_by_parent"),
             models.Index(fields=("id",), condition=~Q(blocked=""), name="durableflow_blocked"),
             models.Index(fields=("hold",), condition=~Q(hold=""), name="durableflow_held"),
+            # Both for the purge: who is kept as the workflow or the settings say, and who by a rule of its own.
             models.Index(
-                fields=("workflow", "finished"), condition=Q(finished__isnull=False), name="durableflow_finished"
+                fields=("workflow", "status", "finished"),
+                condition=Q(finished__isnull=False, retention_success__isnull=True, retention_error__isnull=True),
+                name="durableflow_finished",
             ),
             models.Index(
                 fields=("finished",),

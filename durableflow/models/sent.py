@@ -71,6 +71,8 @@ class SentEvent(models.Model):
             ),
         )
         indexes = (
+            # For whoever deletes an instance, and for its page; the others are of what is still to be done alone.
+            models.Index(fields=("instance",), name="durableflow_sent"),
             models.Index(fields=("instance", "id"), condition=Q(delivered=False), name="durableflow_undelivered"),
             models.Index(
                 fields=("instance", "run_number", "id"), condition=Q(consumed_by=""), name="durableflow_unconsumed"
