@@ -6,10 +6,9 @@ from typing import Any
 
 import django_filters  # type: ignore[import-untyped]
 from django import forms
-from django.db import connections
 from django.db.models import Q, QuerySet
 
-from durableflow.core import clock, registry
+from durableflow.core import registry
 from durableflow.core.statuses import PendingStatus, Status, StepStatus
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
 
@@ -76,14 +75,13 @@ class PendingEventFilter(django_filters.FilterSet):  # type: ignore[misc]
         """A wait past its deadline has timed out, even if no worker was up to say so (design 8)."""
         if not value:
             return queryset
-        now = clock.comparable(connections[queryset.db].vendor)
-        late = Q(status=PendingStatus.OPEN, deadline__lt=now)
+        rows: Any = queryset
         wanted = Q()
         for status in value:
             if status == PendingStatus.OPEN:
-                wanted |= Q(status=status) & ~late
+                wanted |= rows.open_q()
             elif status == PendingStatus.TIMED_OUT:
-                wanted |= Q(status=status) | late
+                wanted |= Q(status=status) | rows.late_q()
             else:
                 wanted |= Q(status=status)
         return queryset.filter(wanted)

@@ -304,16 +304,17 @@ def _held(using: str, pks: Sequence[int]) -> list[int]:
 
 
 def _let_go(using: str, pks: Sequence[int]) -> None:
-    """Parked children become due; what their workflow's ``max_duration`` gives them begins now."""
+    """Parked children become due; what their workflow's ``max_duration`` gives them begins now. One that is paused has its turn
+    all the same, and becomes due when it is resumed: its time stands still from ``paused_at`` on."""
     among, params = any_of(using, "id", pks)
     now = clock.read(using)
-    at = stored(using, now)
-    run(using, f"UPDATE {INSTANCE} SET wake_at = %s, hold = '' WHERE {among}", [at, *params])
-    bounded = run(
-        using, f"SELECT id, created, deadline_at FROM {INSTANCE} WHERE {among} AND deadline_at IS NOT NULL", params
-    )
-    for pk, created, deadline in bounded:
-        begun, until = moment(created), moment(deadline)
+    cast = "%s::timestamptz" if is_postgres(using) else "%s"
+    sql = f"""UPDATE {INSTANCE} SET wake_at = CASE WHEN status = '{Status.PAUSED.value}' THEN NULL ELSE {cast} END, hold = ''
+        WHERE {among}"""
+    run(using, sql, [stored(using, now), *params])
+    sql = f"SELECT id, created, deadline_at, paused_at FROM {INSTANCE} WHERE {among} AND deadline_at IS NOT NULL"
+    for pk, created, deadline, paused in run(using, sql, params):
+        begun, until, begins = moment(created), moment(deadline), moment(paused) or now
         if begun is not None and until is not None:
             sql = f"UPDATE {INSTANCE} SET deadline_at = %s WHERE id = %s"
-            run(using, sql, [stored(using, until + (now - begun)), pk])
+            run(using, sql, [stored(using, until + (begins - begun)), pk])

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import connections
-from django.db.models import Q
 from django.forms import Form
 
 from durableflow.core import clock, codec, dispatch
@@ -152,9 +150,8 @@ class DecisionVerbs(PendingFields):
                 f"{self.name!r} of {self.instance.label} is answered by events of type {', '.join(self.types)}, not decided by a person.",
                 status=self.instance.status,
             )
-        now = clock.expression(connections[self._state.db or "default"].vendor)
-        fresh: Any = type(self)._default_manager.using(self._state.db).filter(pk=self.pk)
-        if fresh.filter(Q(deadline__isnull=True) | Q(deadline__gte=now), status=PendingStatus.OPEN).exists():
+        fresh: Any = type(self)._default_manager.using(self._state.db)
+        if fresh.open().filter(pk=self.pk).exists():
             return
         raise self.stale()
 

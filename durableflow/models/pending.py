@@ -52,7 +52,9 @@ class PendingEvent(DecisionVerbs):
     @property
     def current_status(self) -> str:
         """The status as everybody must read it: an open wait past its deadline has timed out, even if no worker was
-        up (design 8)."""
-        if self.status == PendingStatus.OPEN and self.deadline is not None and self.deadline < clock.host_now():
-            return PendingStatus.TIMED_OUT
-        return self.status
+        up (design 8), unless its instance was paused before (``PendingEventQuerySet.open``)."""
+        deadline = self.deadline
+        if self.status != PendingStatus.OPEN or deadline is None or deadline >= clock.host_now():
+            return self.status
+        paused = self.instance.paused_at
+        return self.status if paused is not None and paused <= deadline else PendingStatus.TIMED_OUT

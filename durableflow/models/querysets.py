@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Self
 
 from django.db import connections, models, router
-from django.db.models import Case, Q, When
+from django.db.models import Case, Exists, OuterRef, Q, When
 
 from durableflow.core import clock
 from durableflow.core.statuses import ACTIVE, FINISHED, PendingStatus, Status, StepKind
@@ -100,9 +100,26 @@ class PendingEventQuerySet(models.QuerySet[Any]):
     """Pending events."""
 
     def open(self) -> Self:
-        """Those that can still be answered: open, and not past their deadline (design 8)."""
+        """Those that can still be answered: open, and not past their deadline (design 8). While their instance is paused its
+        clock stands still, and so do their deadlines (case EVT-15)."""
+        return self.filter(self.open_q())
+
+    def open_q(self) -> Q:
+        """The condition of ``open()``."""
         now = clock.comparable(connections[self.db].vendor)
-        return self.filter(Q(deadline__isnull=True) | Q(deadline__gte=now), status=PendingStatus.OPEN)
+        in_time = Q(deadline__isnull=True) | Q(deadline__gte=now) | Q(self._standing_still())
+        return Q(status=PendingStatus.OPEN) & in_time
+
+    def late_q(self) -> Q:
+        """Those whose time is over, though no worker was up to say so: open, but not in ``open()``."""
+        now = clock.comparable(connections[self.db].vendor)
+        return Q(status=PendingStatus.OPEN, deadline__lt=now) & ~Q(self._standing_still())
+
+    def _standing_still(self) -> Exists:
+        """Whether the instance was paused before the deadline. Asked of the few open waits alone that are past it."""
+        instances: Any = self.model._meta.get_field("instance").related_model
+        paused = instances._base_manager.filter(pk=OuterRef("instance"), paused_at__lte=OuterRef("deadline"))
+        return Exists(paused.order_by())
 
     def approvals(self) -> Self:
         """Those that a person decides."""

@@ -23,7 +23,7 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
 
     ``waits`` and ``veil``: what ``open_waits`` and ``Veil.over`` gave already.
     """
-    if instance.hold:
+    if instance.hold and instance.status != Status.PAUSED:
         return f"{instance.get_hold_display()}."
     if instance.status == Status.QUEUED:
         return _queued(instance)
