@@ -253,21 +253,22 @@ def load_journal(lease: Lease, run_number: int, *, ordered: bool = False) -> lis
     """All records of a run, in one query (case OPS-01). ``ordered``: by another one, also in which order they ended."""
     records = _load(lease, run_number)
     if ordered and records:
-        ended = _load_order(lease, run_number)
+        # What a restart has kept had ended in an earlier run.
+        ended = _load_order(lease, min(record.key_run for record in records), run_number)
         for record in records:
-            record.ended = ended.get((record.identity.kind, record.identity.label))
+            record.ended = None if not record.finished else ended.get((record.identity.kind, record.identity.label))
     return records
 
 
 @patient
-def _load_order(lease: Lease, run_number: int) -> dict[tuple[str, str], int]:
+def _load_order(lease: Lease, first: int, last: int) -> dict[tuple[str, str], int]:
     """The last history entry by which each call ended: their ids rise in the order of commit."""
     rows = run(
         lease.using,
-        f"""SELECT kind, step, max(id) FROM {HISTORY} WHERE instance_id = %s AND run_number = %s AND type IN (
+        f"""SELECT kind, step, max(id) FROM {HISTORY} WHERE instance_id = %s AND run_number BETWEEN %s AND %s AND type IN (
             'step_completed', 'step_errored', 'sleep_completed', 'wait_completed', 'wait_timed_out', 'wait_cancelled',
             'child_finished') GROUP BY kind, step""",
-        [lease.pk, run_number],
+        [lease.pk, first, last],
     )
     return {(kind, step): number for kind, step, number in rows}
 

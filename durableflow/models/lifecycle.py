@@ -171,10 +171,15 @@ def _shift(row: InstanceFields, since: datetime, now: datetime) -> None:
 
     What was over before the pause stays over: what was sent meanwhile must not answer a wait that had timed out.
     """
-    paused = now - since
     if row.deadline_at is not None and row.hold != Hold.WINDOW:  # there its time begins when its turn comes
         start = since if row.starts_at is None or row.execution else row.starts_at  # before that its time had not begun
         row.deadline_at += max(now - max(since, start), timedelta())
+    shift_timers(row, since, now)
+
+
+def shift_timers(row: InstanceFields, since: datetime, now: datetime) -> None:
+    """The same for the timers and deadlines of what the present run waits for."""
+    paused = now - since
     steps = row.steps.filter(run_number=row.run_number)
     timers = steps.filter(wake_at__gte=since).exclude(kind=StepKind.SLEEP_UNTIL)
     timers.exclude(status__in=sorted(STEP_FINISHED)).update(wake_at=F("wake_at") + paused)

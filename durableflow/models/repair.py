@@ -9,11 +9,11 @@ from django.db.models import F, Q
 
 from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
-from durableflow.core.fields import Unreadable
 from durableflow.core.scopenames import component, groups_of
 from durableflow.core.statuses import STEP_FINISHED, Status, StepKind, StepStatus, Via
 from durableflow.models import undoing
 from durableflow.models.audit import record, verb
+from durableflow.models.completable import ending
 from durableflow.models.instance_fields import InstanceFields, Who
 
 GROUPS = (StepKind.GATHER, StepKind.MAP, StepKind.RACE)
@@ -41,18 +41,8 @@ class RepairVerbs(InstanceFields):
             if row.rollback:
                 _undo_again(row, by=by, reason=reason, via=via)
                 return
-            full = type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk)
-            steps = _reset_failed(row, full.error_data)
-            row.status = Status.QUEUED
-            row.error_data = row.output = row.finished = None
-            row.deadline_at = deadline(row)
-            row.interruptions = row.give_backs = 0
-            row.wake_at = clock.expression(connections[row._state.db].vendor)
-            row.save(
-                update_fields=[
-                    "status", "error_data", "output", "finished", "deadline_at", "interruptions", "give_backs", "wake_at",
-                ]
-            )  # fmt: skip
+            steps = reset_failed(row)
+            queue_again(row)
             record(row, "workflow_queued", by=by, via=via, reason=reason, data={"verb": "retry", "steps": steps})
             dispatch.wake(row._state.db)
 
@@ -78,14 +68,48 @@ def deadline(row: Any) -> Any:
     return None if duration is None else clock.expression(connections[row._state.db].vendor, duration)
 
 
-def _reset_failed(row: Any, error: Any) -> list[str]:
+def queue_again(row: Any) -> None:
+    """A failed instance goes on: its error is cleared, ``max_duration`` starts again, it is due now. The caller holds its lock."""
+    row.status = Status.QUEUED
+    row.error_data = row.output = row.finished = None
+    row.deadline_at = deadline(row)
+    row.interruptions = row.give_backs = 0
+    row.wake_at = clock.expression(connections[row._state.db].vendor)
+    row.save(
+        update_fields=[
+            "status", "error_data", "output", "finished", "deadline_at", "interruptions", "give_backs", "wake_at",
+        ]
+    )  # fmt: skip
+
+
+def reset_failed(row: Any) -> list[str]:
     """Make the failed records that ended the run pending again, and free what was started after them. Returns their
-    labels."""
+    labels. The caller holds the row's lock."""
+    error = type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk).error_data
     records = row.steps.filter(run_number=row.run_number)
-    # What the end cancelled was still open: it goes on as it was (a wait opens anew).
+    reopen_cancelled(records)
+    labels, starts = [], []
+    for scope, kind, name, count in ending(error):
+        steps = records.filter(scope=scope, kind=kind, name=name, count=count)
+        failed = steps.filter(status=StepStatus.FAILED).first()
+        if failed is None:
+            continue
+        labels.append(failed.label)
+        starts.append(failed.seq)
+        reset(steps)
+        _reopen_around(records, failed)
+        if kind in WAITS:
+            reset(_notifies(records, failed))
+    if starts:  # once: for each of a thousand children that failed it would write thousands of rows
+        records.filter(seq__gt=min(starts), freed=False).update(freed=True)
+    return labels
+
+
+def reopen_cancelled(records: Any) -> None:
+    """What the end of an instance has cancelled was still open: it goes on as it was (a wait opens anew)."""
     cancelled = records.filter(status=StepStatus.CANCELLED).exclude(pk__in=_lost_races(records))
     for wait in cancelled.filter(kind__in=WAITS):
-        _reset(_notifies(records, wait))
+        reset(_notifies(records, wait))
     cancelled = cancelled.exclude(kind=StepKind.NOTIFY)
     # A child has ended with its parent, or is about to: it is started anew, with its whole time.
     ended = cancelled.filter(kind=StepKind.CHILD, remaining=None)
@@ -94,22 +118,6 @@ def _reset_failed(row: Any, error: Any) -> list[str]:
     begun = Q(attempts__gt=F("attempts_before_retry"), error_data=None, wake_at=None) & ~Q(kind__in=WITHOUT_BODY)
     cancelled.filter(begun).update(status=StepStatus.STARTED, finished=None)
     cancelled.update(status=StepStatus.PENDING, finished=None)
-    identities = [] if error is None or isinstance(error, Unreadable) else error.get("steps", [])
-    labels, reset = [], []
-    for scope, kind, name, count in identities:
-        steps = records.filter(scope=scope, kind=kind, name=name, count=count)
-        failed = steps.filter(status=StepStatus.FAILED).first()
-        if failed is None:
-            continue
-        labels.append(failed.label)
-        reset.append(failed.seq)
-        _reset(steps)
-        _reopen_around(records, failed)
-        if kind in WAITS:
-            _reset(_notifies(records, failed))
-    if reset:  # once: for each of a thousand children that failed it would write thousands of rows
-        records.filter(seq__gt=min(reset), freed=False).update(freed=True)
-    return labels
 
 
 def _lost_races(records: Any) -> list[int]:
@@ -135,8 +143,8 @@ def _reopen_around(records: Any, failed: Any) -> None:
             start = f"{scope}/" if scope else ""
             start += component(name, count) + "["
             inner = records.exclude(scope="").values_list("pk", "scope")
-            _reset(records.filter(pk__in=[pk for pk, own in inner if own.startswith(start)]))
-            _reset(records.filter(pk=race.pk))
+            reset(records.filter(pk__in=[pk for pk, own in inner if own.startswith(start)]))
+            reset(records.filter(pk=race.pk))
         groups.update(status=StepStatus.PENDING, finished=None)
 
 
@@ -146,7 +154,7 @@ def _notifies(records: Any, wait: Any) -> Any:
     return records.filter(scope=wait.scope, kind=StepKind.NOTIFY, name=wait.name, count=wait.count)
 
 
-def _reset(steps: Any) -> None:
+def reset(steps: Any) -> None:
     """Make records pending, with a fresh budget; their attempt numbers go on rising."""
     steps.update(
         status=StepStatus.PENDING,

@@ -14,16 +14,13 @@ from durableflow.core.statuses import Hold, SentKind, Status, StepKind, Via
 from durableflow.models import family
 from durableflow.models.audit import record, verb
 from durableflow.models.instance_fields import InstanceFields, Who
-from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open
+from durableflow.models.keeping import CLOSED, HOW, carry_over, close_events, split
+from durableflow.models.lifecycle import LET_GO_FIELDS, cancel_open, shift_timers
 from durableflow.models.limits import release
 from durableflow.models.repair import deadline
 
 if TYPE_CHECKING:
     from durableflow.models.step import StepRecord
-
-CLOSED: Final = "restart"
-"""What an event is ``consumed_by`` that no step has read and a restart has closed. No step has such an identity."""
-HOW: Final = "was restarted"
 
 
 class RestartVerbs(InstanceFields):
@@ -42,18 +39,29 @@ class RestartVerbs(InstanceFields):
     ) -> None:
         """Run the instance again as its next run, with the same id and params (design 9, case LIF-08).
 
-        Refused only where it is queued or rolling back. One transaction: the next run number, a new seed and so new idempotency
-        keys, status queued, due now; lease and slot are given back, output, error, progress and the outcome of a rollback are
-        cleared, ``max_duration`` and the retention begin anew. Waits and steps that are open are cancelled, children that the old
-        run still waits for end, those that it has started go on, events that nobody has read are closed. Steps, waits and
-        history of the old run stay under its number. A body that runs is not interrupted: its checkpoint finds no lease and is
-        dropped (case LIF-07), but what it does outside may happen twice.
+        Refused only where it is queued or rolling back. One transaction: the next run number, status queued, due now; lease and
+        slot are given back, output, error, progress and the outcome of a rollback are cleared, ``max_duration`` and the retention
+        begin anew. A body that runs is not interrupted: its checkpoint finds no lease and is dropped (case LIF-07), but what it
+        does outside may happen twice.
 
-        Raises PermissionDenied, InvalidTransition (also for the second of two clicks), ValueError for a bad reason.
+        Without ``from_step`` all runs again, with a new seed and so new idempotency keys: waits and steps that are open are
+        cancelled, children that the old run still waits for end, those that it has started go on, events that nobody has read
+        are closed. Steps, waits and history of the old run stay under its number.
+
+        ``from_step``, a record of the present run or its name: what was started before it is kept, with its values, errors and
+        keys, and goes on where it had not finished. The step and all that was started after it run again, with new keys, and so
+        does every step whose rollback handler has started (design 7). What they have read stays read.
+
+        Raises PermissionDenied, InvalidTransition (also for the second of two clicks), ValueError for a step that is not known,
+        not of the present run or not the only one of its name, and for a bad reason.
         """
         with verb(self, "restart", by) as row:
-            _again(row)
-            data = {"verb": "restart", "from_step": None}
+            data: dict[str, Any] = {"verb": "restart", "from_step": None}
+            if from_step is None:
+                _again(row)
+            else:
+                step = _step(row, from_step)
+                data |= {"from_step": step.label, "kept": _from(row, step)}
             record(row, "workflow_queued", by=by, via=via, reason=reason, data=data)
             dispatch.wake(row._state.db)
 
@@ -64,13 +72,40 @@ def _again(row: Any) -> None:
     """Begin the next run with an empty journal. The caller holds the row's lock."""
     family.end_children(row._state.db, [row.pk], HOW, waited_in=row.run_number)
     cancel_open(row)
-    unread = row.sent_events.filter(consumed_by="", kind__in=(SentKind.EVENT, SentKind.DECISION))
-    unread.update(consumed_by=CLOSED, consumed_run=row.run_number)
+    close_events(row, row.sent_events.filter(consumed_by="", kind__in=(SentKind.EVENT, SentKind.DECISION)))
     row.seed = uuid.uuid4()
     cls = registry.find(row.workflow)
     if cls is not None:
         row.code_version = cls.options.version
     begin_run(row, "seed", "code_version")
+
+
+def _from(row: Any, step: StepRecord) -> int:
+    """Begin the next run with what was started before ``step``: so many records are kept. The caller holds the row's lock."""
+    found = split(row, step)
+    since = row.paused_at
+    carry_over(row, found, row.run_number + 1)
+    begin_run(row)
+    if since is not None:  # its clock stood still
+        shift_timers(row, since, clock.read(row._state.db))
+    return len(found.kept)
+
+
+def _step(row: Any, step: StepRecord | str) -> StepRecord:
+    """The record to restart from, as it is under the row's lock."""
+    if isinstance(step, str):
+        return find_step(row, step, kind=None)
+    model = row.steps.model
+    if not isinstance(step, model):
+        raise TypeError(f"from_step must be a StepRecord, the name of a step, or None, not {step!r}.")
+    found: StepRecord | None = row.steps.filter(pk=step.pk).first()
+    if found is None:
+        raise ValueError(f"Step {step.label!r} is not a step of {row.label}.")
+    if found.run_number != row.run_number:
+        raise ValueError(
+            f"Step {step.label!r} of {row.label} belongs to run {found.run_number}; the present run is {row.run_number}."
+        )
+    return found
 
 
 def begin_run(row: Any, *more: str) -> None:
@@ -139,3 +174,6 @@ def _names(instance: InstanceFields) -> str:
     if not known:
         return "The run has no steps yet."
     return f"There is {_listed(known[:LISTED])}" + (" and more." if len(known) > LISTED else ".")
+
+
+__all__ = ["CLOSED", "RestartVerbs", "begin_run", "find_step"]

@@ -158,9 +158,14 @@ def _tries(
     retried = [row for row in rows if row.attempts > 1 and row.status == StepStatus.COMPLETE]
     if retried:
         condition |= Q(type="step_completed") & _labels(retried)
-    entries = instance.history.filter(condition, run_number=instance.run_number).order_by("id")
+    # What a restart has kept has its tries in the history of an earlier run.
+    since = {_key(row): row.key_run for row in rows}
+    first = min(since.values(), default=instance.run_number)
+    entries = instance.history.filter(condition, run_number__range=(first, instance.run_number)).order_by("id")
     found: dict[tuple[str, str], list[AttemptView]] = {}
     for entry in entries:
+        if entry.run_number < since.get((entry.kind, entry.step), first):
+            continue
         data = entry.data if isinstance(entry.data, dict) else {}
         of_step = found.setdefault((entry.kind, entry.step), [])
         of_step.append(
