@@ -93,6 +93,8 @@ class ApiView(GenericAPIView[Any]):
     pagination_class: Any = None
     query_class: type[Serializer[Any]] | None = None
     """What the query parameters of a GET may say beside filters and pages."""
+    delete_query_class: type[Serializer[Any]] | None = None
+    """What those of a DELETE may say, which has no body."""
     versioning_class = None
     metadata_class = None
     schema = AutoSchema()
@@ -105,21 +107,25 @@ class ApiView(GenericAPIView[Any]):
         """Who asks is seen to first. Where lists are narrowed and read on by query parameters, one that means nothing is
         refused like an unknown key of a body: ignored, its answer would be taken for a narrowed one."""
         super().initial(request, *args, **kwargs)
-        if request.method in ("GET", "HEAD") and (self.pagination_class is not None or self.query_class is not None):
-            known = self.known_parameters()
+        if (known := self.known_parameters(request.method)) is not None:
             unknown = sorted(set(request.query_params) - known)
             if unknown:
                 text = f"Unknown query parameter. Known ones: {', '.join(sorted(known)) or 'none'}."
                 raise ValidationError({name: [text] for name in unknown})
 
-    def known_parameters(self) -> set[str]:
-        """The query parameters that a GET takes."""
+    def known_parameters(self, method: str | None) -> set[str] | None:
+        """The query parameters that a request may have; None: whatever proxies add."""
         found: set[Any] = {api_settings.URL_FORMAT_OVERRIDE}
-        found |= {
-            getattr(self.pagination_class, name, None) for name in ("cursor_query_param", "page_size_query_param")
-        }
-        found |= set(self.filterset_class.base_filters) if self.filterset_class is not None else set()
-        found |= set(self.query_class().fields) if self.query_class is not None else set()
+        if method == "DELETE" and self.delete_query_class is not None:
+            found |= set(self.delete_query_class().fields)
+        elif method in ("GET", "HEAD") and (self.pagination_class is not None or self.query_class is not None):
+            found |= {
+                getattr(self.pagination_class, name, None) for name in ("cursor_query_param", "page_size_query_param")
+            }
+            found |= set(self.filterset_class.base_filters) if self.filterset_class is not None else set()
+            found |= set(self.query_class().fields) if self.query_class is not None else set()
+        else:
+            return None
         return {name for name in found if name}
 
     def body(self, serializer: type[Serializer[Any]]) -> dict[str, Any]:

@@ -276,6 +276,14 @@ class WaitQuery(serializers.Serializer[Any]):
         return value
 
 
+class DeleteQuery(serializers.Serializer[Any]):
+    """Why something is deleted; in the query, because a DELETE has no body."""
+
+    reason = serializers.CharField(
+        required=False, allow_blank=True, default="", max_length=TEXT_SIZE, help_text="Kept in the log."
+    )
+
+
 class HistoryQuery(serializers.Serializer[Any]):
     """Which history."""
 

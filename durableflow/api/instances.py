@@ -13,13 +13,15 @@ from rest_framework.response import Response
 from durableflow import timeline
 from durableflow.api.answers import HistoryAnswer, InstanceAnswer, OutputAnswer, StepAnswer
 from durableflow.api.base import ApiView
-from durableflow.api.bodies import HistoryQuery, WaitQuery
+from durableflow.api.bodies import DeleteQuery, HistoryQuery, WaitQuery
 from durableflow.api.docs import documented, responses
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import StepFilter
 from durableflow.api.paging import InOrder
 from durableflow.api.waiting import until_at_rest
+from durableflow.core.statuses import Via
 from durableflow.models import StepRecord
+from durableflow.models.removal import delete_instance
 
 
 @method_decorator(transaction.non_atomic_requests, name="dispatch")
@@ -27,6 +29,7 @@ class InstanceView(ApiView):
     """One instance."""
 
     query_class = WaitQuery
+    delete_query_class = DeleteQuery
 
     @documented(
         operation_id="retrieve_instance",
@@ -51,6 +54,18 @@ class InstanceView(ApiView):
             "actions": row.available_actions(request.user),
         }
         return Response(InstanceAnswer(row, context=context).data)
+
+    @documented(
+        operation_id="delete_instance",
+        tags=["instances"],
+        parameters=[DeleteQuery],
+        responses=responses(204, None, 400, 404, 409),
+    )
+    def delete(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """With all that belongs to it, whatever its status; nothing is undone. Its id is free again."""
+        reason = self.query(DeleteQuery)["reason"]
+        delete_instance(self.instance(workflow, instance_id), by=request.user, reason=reason, via=Via.API)
+        return Response(status=204)
 
 
 class StepsView(ApiView):

@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from django.urls import path
 
+from durableflow.api.batch import BatchDeleteView, BatchView
+from durableflow.api.bulk import BulkView
 from durableflow.api.health import HealthView
 from durableflow.api.instances import HistoryView, InstanceView, StepOutputView, StepsView
 from durableflow.api.openapi import SUFFIX, SchemaView
 from durableflow.api.pending_events import DecideView, PendingEventsView, PendingEventView
+from durableflow.api.repairing import RestartView
+from durableflow.api.schedules import (
+    PauseScheduleView,
+    ResumeScheduleView,
+    RunScheduleView,
+    SchedulesView,
+    ScheduleView,
+)
 from durableflow.api.verbs import EventsView, PauseView, ResumeView, RetryView, TerminateView
 from durableflow.api.workflows import InstancesView, WorkflowsView, WorkflowView
 from durableflow.pages.views import DecideLinkView
 
 app_name = "durableflow-api"
 
-INSTANCE = "workflows/<str:workflow>/instances/<str:instance_id>/"
+INSTANCES = "workflows/<str:workflow>/instances/"
+INSTANCE = f"{INSTANCES}<str:instance_id>/"
 
 routes = [
     path("workflows/", WorkflowsView.as_view(), name="workflows"),
     path("workflows/<str:workflow>/", WorkflowView.as_view(), name="workflow"),
-    path("workflows/<str:workflow>/instances/", InstancesView.as_view(), name="instances"),
+    path(INSTANCES, InstancesView.as_view(), name="instances"),
+    # An instance may have these names too: what is not a POST is about that one (case SEC-14).
+    path(f"{INSTANCES}batch/", BatchView.as_view(), {"instance_id": "batch"}, name="batch"),
+    path(f"{INSTANCES}batch/delete/", BatchDeleteView.as_view(), name="batch-delete"),
+    path(f"{INSTANCES}bulk/", BulkView.as_view(), {"instance_id": "bulk"}, name="bulk"),
     path(INSTANCE, InstanceView.as_view(), name="instance"),
     path(f"{INSTANCE}steps/", StepsView.as_view(), name="steps"),
     path(f"{INSTANCE}steps/<int:step_id>/output/", StepOutputView.as_view(), name="step-output"),
@@ -27,8 +42,14 @@ routes = [
     path(f"{INSTANCE}retry/", RetryView.as_view(), name="retry"),
     path(f"{INSTANCE}pause/", PauseView.as_view(), name="pause"),
     path(f"{INSTANCE}resume/", ResumeView.as_view(), name="resume"),
+    path(f"{INSTANCE}restart/", RestartView.as_view(), name="restart"),
     path(f"{INSTANCE}terminate/", TerminateView.as_view(), name="terminate"),
     path(f"{INSTANCE}events/", EventsView.as_view(), name="events"),
+    path("schedules/", SchedulesView.as_view(), name="schedules"),
+    path("schedules/<int:pk>/", ScheduleView.as_view(), name="schedule"),
+    path("schedules/<int:pk>/pause/", PauseScheduleView.as_view(), name="pause-schedule"),
+    path("schedules/<int:pk>/resume/", ResumeScheduleView.as_view(), name="resume-schedule"),
+    path("schedules/<int:pk>/run/", RunScheduleView.as_view(), name="run-schedule"),
     path("pending-events/", PendingEventsView.as_view(), name="pending-events"),
     path("pending-events/<int:pk>/", PendingEventView.as_view(), name="pending-event"),
     path("pending-events/<int:pk>/decide/", DecideView.as_view(), name="decide-pending-event"),

@@ -13,7 +13,15 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from durableflow.models import HistoryEntry, PendingEvent, SentEvent, StepRecord, WorkflowInstance
+from durableflow.models import (
+    HistoryEntry,
+    PendingEvent,
+    SentEvent,
+    SkippedSlots,
+    StepRecord,
+    WorkflowInstance,
+    WorkflowSchedule,
+)
 from tests.api.flows import ApiOrder
 from tests.conftest import UserFactory
 
@@ -144,9 +152,24 @@ def entry_of() -> RowFactory:
     return make
 
 
+@pytest.fixture
+def schedule_of(db: None) -> RowFactory:
+    """``schedule_of(name="nightly")``: a schedule of the orders; ``declared=True``: as if it stood in their code."""
+
+    def make(*, declared: bool = False, **fields: Any) -> WorkflowSchedule:
+        row = WorkflowSchedule(**{"workflow": "api-order", "name": "nightly", "cron": "0 2 * * *", **fields})
+        row.save()
+        if declared:
+            WorkflowSchedule.objects.filter(pk=row.pk).update(declared=True)
+            row.refresh_from_db()
+        return row
+
+    return make
+
+
 def snapshot() -> list[Any]:
     """All that our tables hold: equal before and after means that nothing was stored."""
-    tables = (WorkflowInstance, StepRecord, PendingEvent, SentEvent, HistoryEntry)
+    tables = (WorkflowInstance, StepRecord, PendingEvent, SentEvent, HistoryEntry, WorkflowSchedule, SkippedSlots)
     return [list(table.objects.order_by("pk").values()) for table in tables]
 
 

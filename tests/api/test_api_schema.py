@@ -21,9 +21,8 @@ def test_no_warnings(client) -> None:
     text = io.StringIO()
     call_command("spectacular", "--validate", "--fail-on-warn", "--format", "openapi-json", stdout=text)
     paths = json.loads(text.getvalue())["paths"]
-    assert len(
-        [name for name in paths if name.startswith(("/api/workflows/", "/api/pending-events/", "/api/health/"))]
-    ) == len(urls.routes)
+    ours = tuple(f"/api/{name}/" for name in ("workflows", "schedules", "pending-events", "health"))
+    assert len([name for name in paths if name.startswith(ours)]) == len(urls.routes)
 
 
 def schema_of(client, url: str) -> dict:
@@ -76,3 +75,22 @@ def test_the_projects_rest_settings_do_not_matter(client_of, order, settings) ->
 
 def never(error: Exception, context: object) -> None:
     raise AssertionError("the project's exception handler was called")
+
+
+def test_verbs_and_batches_say_what_they_take(client_of) -> None:
+    """Bodies, their known values, and answers; the addresses of batches say nothing of instances with their names."""
+    schema = schema_of(client_of("stranger"), "/api/schema/")
+    paths, parts = schema["paths"], schema["components"]["schemas"]
+    one = "/api/workflows/{workflow}/instances/{instance_id}/"
+    assert set(paths[one]) == {"get", "delete"} and set(paths[one]["delete"]["responses"]) >= {"204", "404", "409"}
+    assert [item["name"] for item in paths[one]["delete"]["parameters"]] == ["instance_id", "reason", "workflow"]
+    for name in ("batch", "bulk", "batch/delete"):
+        assert set(paths[f"/api/workflows/{{workflow}}/instances/{name}/"]) == {"post"}
+    assert set(parts["RestartBody"]["properties"]) == {"reason", "from_step"}
+    assert set(parts["StepNamed"]["properties"]) == {"name", "count", "kind", "scope"}
+    (kinds,) = parts["StepNamed"]["properties"]["kind"]["anyOf"]
+    assert {"do", "sleep", "wait_for_event"} <= set(kinds["enum"])
+    assert parts["BatchRequest"]["properties"]["instances"]["maxItems"] == 100
+    (actions,) = parts["BulkBody"]["properties"]["action"]["anyOf"]
+    assert set(actions["enum"]) == {"retry", "pause", "resume", "terminate", "restart"}
+    assert set(paths["/api/schedules/{id}/"]) == {"get", "patch", "delete"}

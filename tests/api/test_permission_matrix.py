@@ -17,7 +17,12 @@ from tests.api.conftest import ROLES, snapshot
 pytestmark = pytest.mark.django_db
 EVERYBODY = dict.fromkeys(ROLES, 200) | {"anonymous": 403}
 SEES = EVERYBODY | dict.fromkeys(("stranger", "starter", "decider", "planner"), 404)
-OPERATES = SEES | dict.fromkeys(("creator", "viewer", "overrider", "remover"), 403)
+REFUSED = dict.fromkeys(("creator", "viewer", "operator", "overrider", "remover"), 403)
+OPERATES = SEES | REFUSED | {"operator": 200}
+PLANS = EVERYBODY | dict.fromkeys(set(ROLES) - {"anonymous", "planner", "superuser"}, 404)
+STARTS = dict.fromkeys(ROLES, 403) | {"starter": 201, "superuser": 201}
+NOT_THERE = dict.fromkeys(ROLES, 404) | {"anonymous": 403}
+SCHEDULE = {"workflow": "api-order", "name": "weekly", "cron": "0 9 * * MON"}
 ONLY_LINK = dict.fromkeys(ROLES, 403)
 
 # route: method: (body, role: status). Not logged in: 403 everywhere but for the probe, because session authentication comes first.
@@ -26,17 +31,37 @@ MATRIX: dict[str, dict[str, tuple[Any, dict[str, int]]]] = {
     "workflow": {"get": (None, SEES | {"starter": 200})},
     "instances": {
         "get": (None, EVERYBODY),
-        "post": ({"params": {}}, dict.fromkeys(ROLES, 403) | {"starter": 201, "superuser": 201}),
+        "post": ({"params": {}}, STARTS),
     },
-    "instance": {"get": (None, SEES)},
+    "batch": {"get": (None, NOT_THERE), "delete": (None, NOT_THERE), "post": ({"count": 2}, STARTS)},
+    "batch-delete": {"post": ({"instance_ids": ["order-1"]}, EVERYBODY)},
+    "bulk": {
+        "get": (None, NOT_THERE),
+        "delete": (None, NOT_THERE),
+        "post": ({"action": "pause", "filter": {}}, EVERYBODY),
+    },
+    "instance": {"get": (None, SEES), "delete": (None, SEES | REFUSED | dict.fromkeys(("remover", "superuser"), 204))},
     "steps": {"get": (None, SEES)},
     "step-output": {"get": (None, SEES)},
     "history": {"get": (None, SEES)},
     "retry": {"post": ({}, OPERATES)},
     "pause": {"post": ({}, OPERATES)},
     "resume": {"post": ({}, OPERATES)},
+    "restart": {"post": ({}, OPERATES)},
     "terminate": {"post": ({}, OPERATES)},
     "events": {"post": ({"type": "note"}, OPERATES | {"operator": 202, "superuser": 202})},
+    "schedules": {
+        "get": (None, PLANS | dict.fromkeys([role for role in ROLES if PLANS[role] == 404], 403)),
+        "post": (SCHEDULE, dict.fromkeys(ROLES, 403) | {"planner": 201, "superuser": 201}),
+    },
+    "schedule": {
+        "get": (None, PLANS),
+        "patch": ({"cron": "0 3 * * *"}, PLANS),
+        "delete": (None, PLANS | {"planner": 204, "superuser": 204}),
+    },
+    "pause-schedule": {"post": ({}, PLANS)},
+    "resume-schedule": {"post": ({}, PLANS)},
+    "run-schedule": {"post": ({}, PLANS | {"planner": 403, "superuser": 201})},
     "pending-events": {"get": (None, EVERYBODY)},
     "pending-event": {"get": (None, SEES | {"decider": 200})},
     "decide-pending-event": {
@@ -52,6 +77,8 @@ MATRIX: dict[str, dict[str, tuple[Any, dict[str, int]]]] = {
         "post": (None, ONLY_LINK | {"decider": 400, "anonymous": 302}),
     },
 }
+# Verbs over many answer 200, and say for each what became of it.
+ACTED = {"batch-delete": ("remover", "superuser"), "bulk": ("operator", "superuser")}
 STATUS_FOR = {"retry": "errored", "resume": "paused"}
 CASES = [(name, method, role) for name, methods in MATRIX.items() for method in methods for role in ROLES]
 OTHERS = [
@@ -63,7 +90,7 @@ OTHERS = [
 
 
 @pytest.fixture
-def target(order, wait_of, step_of, people):
+def target(order, wait_of, step_of, schedule_of, people):
     """An instance of the creator's in the status that a route needs, with a step and an open approval."""
 
     def make(name: str) -> tuple[str, PendingEvent]:
@@ -74,11 +101,17 @@ def target(order, wait_of, step_of, people):
         wait = wait_of(row, form="tests.api.flows.RefundForm")
         wait.allow_requester = False
         wait.save()
+        schedule = schedule_of()
+        if name == "resume-schedule":
+            schedule.pause()
         arguments: dict[str, list[Any]] = {
             "workflows": [],
             "schema": [],
             "health": [],
             "pending-events": [],
+            "schedules": [],
+            **{key: [schedule.pk] for key in ("schedule", "pause-schedule", "resume-schedule", "run-schedule")},
+            **{key: [row.workflow] for key in ("batch", "batch-delete", "bulk")},
             "workflow": [row.workflow],
             "instances": [row.workflow],
             "step-output": [row.workflow, row.instance_id, step.pk],
@@ -106,7 +139,7 @@ def test_who_may_do_what(name, method, role, target, client_of) -> None:
     before = snapshot()
     response = getattr(client, method)(url, body)
     assert response.status_code == expected[role], response.content
-    if response.status_code >= 300 or method == "get":
+    if response.status_code >= 300 or method == "get" or role not in ACTED.get(name, ROLES):
         assert snapshot() == before
     else:
         assert snapshot() != before
@@ -116,7 +149,7 @@ def test_who_may_do_what(name, method, role, target, client_of) -> None:
 
 @pytest.mark.parametrize(("name", "method"), OTHERS)
 def test_only_commands_change_state(name, method, target, client_of) -> None:
-    """SEC-16: PUT, PATCH and DELETE do not exist, neither does a method that a route does not have; 405 even for a superuser."""
+    """SEC-16: no state is written, and a method that a route does not have is a 405 even for a superuser."""
     url, _ = target(name)
     before = snapshot()
     body = {"status": "complete", "output": 1, "params": 2, "steps": []}
@@ -125,6 +158,18 @@ def test_only_commands_change_state(name, method, target, client_of) -> None:
     assert response.json()["code"] == "method_not_allowed"
     assert getattr(client_of("anonymous"), method)(url).status_code == 403
     assert snapshot() == before
+
+
+@pytest.mark.parametrize("name", ["batch", "bulk"])
+def test_an_instance_may_have_the_name_of_a_verb_over_many(name, client_of, order) -> None:
+    """SEC-14: what is no POST is about that instance."""
+    order(name)
+    url = f"/api/workflows/api-order/instances/{name}/"
+    assert client_of("viewer").get(f"{url}?wait=0").json()["instance_id"] == name
+    assert client_of("operator").post(f"{url}pause/").json()["status"] == "paused"
+    assert client_of("viewer").delete(url).status_code == 403
+    assert client_of("remover").delete(url).status_code == 204
+    assert client_of("viewer").get(url).status_code == 404
 
 
 def test_inactive_users_are_nobody(client_of, people, order) -> None:

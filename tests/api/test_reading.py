@@ -55,9 +55,13 @@ def test_the_detail_says_what_an_instance_waits_for(viewer, order, wait_of) -> N
 
 def test_available_actions_are_those_that_work_now(client_of, order) -> None:
     order(status="errored", finished=timezone.now())
-    assert client_of("operator").get(URL).json()["available_actions"] == ["retry"]
+    assert client_of("operator").get(URL).json()["available_actions"] == ["restart", "retry"]
+    assert client_of("remover").get(URL).json()["available_actions"] == ["delete"]
     WorkflowInstance.objects.update(status="waiting", finished=None)
-    assert client_of("operator").get(URL).json()["available_actions"] == ["send_event", "terminate"]
+    assert client_of("operator").get(URL).json()["available_actions"] == [
+        *("pause", "restart", "send_event", "terminate"),
+    ]
+    assert client_of("viewer").get(URL).json()["available_actions"] == []
 
 
 def test_a_wait_past_its_deadline_is_over(viewer, order, wait_of) -> None:

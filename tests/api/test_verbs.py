@@ -15,17 +15,19 @@ REFUSED = [
     *(("retry", status) for status in ("queued", "running", "waiting", "paused", "complete", "terminated")),
     *(("pause", status) for status in ("waiting_for_pause", "paused", "rolling_back", *ENDED)),
     *(("resume", status) for status in ("queued", "running", "waiting", "rolling_back", *ENDED)),
-    *(("terminate", status) for status in ENDED),
+    *(("restart", status) for status in ("queued", "rolling_back")),
+    *(("terminate", status) for status in ("rolling_back", *ENDED)),
 ]
 
 
 @pytest.mark.parametrize(("verb", "before", "after"), [
     ("retry", "errored", "queued"), ("resume", "paused", "queued"), ("terminate", "waiting", "terminated"),
+    ("restart", "complete", "queued"), ("restart", "running", "queued"),
     ("pause", "waiting", "paused"), ("pause", "running", "waiting_for_pause"), ("resume", "waiting_for_pause", "running"),
 ])  # fmt: skip
 def test_verbs_leave_a_trace(verb, before, after, client_of, people, order) -> None:
     """SEC-10: who, when, why and through which door."""
-    order(status=before, finished=timezone.now() if before == "errored" else None)
+    order(status=before, finished=timezone.now() if before in ENDED else None)
     response = client_of("operator").post(f"{URL}{verb}/", {"reason": "told so"})
     assert response.status_code == 200
     assert response.json() == {
@@ -55,7 +57,7 @@ def test_a_verb_that_does_not_fit_changes_nothing(verb, status, client_of, order
     assert snapshot() == before
 
 
-@pytest.mark.parametrize("verb", ["retry", "pause", "resume", "terminate"])
+@pytest.mark.parametrize("verb", ["retry", "pause", "resume", "terminate", "restart"])
 @pytest.mark.parametrize(
     "body", [{"force": True}, {"reason": 5.5 * 10**9, "x": 1}, {"reason": "\0"}, {"reason": []}, []]
 )
@@ -96,7 +98,7 @@ def test_terminate_with_rollback(client_of, order) -> None:
         config={"rollback": True},
     )
     client = client_of("operator")
-    for verb in ("retry", "resume", "pause"):
+    for verb in ("retry", "resume", "pause", "restart"):
         response = client.post(f"{URL}{verb}/", {"rollback": True})
         assert response.status_code == 400 and "rollback" in response.json()["fields"]
     assert client.post(f"{URL}terminate/", {"rollback": "yes"}).status_code == 400
@@ -117,10 +119,12 @@ def test_what_came_of_a_rollback(client_of, order) -> None:
     row = order(status="errored", finished=timezone.now(), rollback=failed)
     client = client_of("operator")
     shown = client.get(URL).json()
-    assert (shown["rollback"], shown["available_actions"]) == (failed, ["retry"]) and "flight-1" in shown["reason"]
+    assert (shown["rollback"], shown["available_actions"]) == (failed, ["restart", "retry"]) and "flight-1" in shown[
+        "reason"
+    ]
     WorkflowInstance.objects.filter(pk=row.pk).update(rollback={"outcome": "complete", "failed": []})
     shown = client.get(URL).json()
-    assert (shown["rollback"], shown["available_actions"]) == ({"outcome": "complete", "failed": []}, [])
+    assert (shown["rollback"], shown["available_actions"]) == ({"outcome": "complete", "failed": []}, ["restart"])
     response = client.post(f"{URL}retry/")
     assert (response.status_code, response.json()["code"]) == (409, "invalid_transition")
     assert "has been undone" in response.json()["detail"]

@@ -1,0 +1,119 @@
+"""What requests about many instances may say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from django.http import QueryDict
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from durableflow.api.bodies import AnyField, NameField, OneOfField, OptionsBody, ReasonBody, StartBody
+from durableflow.api.filters import InstanceFilter
+from durableflow.core.names import check_instance_id
+
+MAX_BATCH: Final = 100
+MAX_BULK: Final = 1_000
+ACTIONS: Final = ("retry", "pause", "resume", "terminate", "restart")
+
+
+class BatchBody(OptionsBody):
+    """Starts several instances: ``instances``, or ``count`` of them with ids of their own and the same options.
+
+    The entries are looked at one by one by the view, which names each that is wrong.
+    """
+
+    instances = serializers.ListField(
+        child=AnyField(), required=False, min_length=1, max_length=MAX_BATCH, help_text="One object for each."
+    )
+    count = serializers.IntegerField(
+        required=False,
+        min_value=1,
+        max_value=MAX_BATCH,
+        help_text="How many, all with the options that stand beside it.",
+    )
+
+    def to_internal_value(self, data: Any) -> Any:
+        """Either one or the other; options beside ``instances`` would be for nobody."""
+        if isinstance(data, Mapping):
+            if ("instances" in data) == ("count" in data):
+                raise serializers.ValidationError("Give either instances or count.")
+            lost = sorted(set(data) & set(OptionsBody().fields)) if "instances" in data else []
+            if lost:
+                text = "This belongs into the entries of instances."
+                raise serializers.ValidationError({name: [text] for name in lost})
+        return super().to_internal_value(data)
+
+
+class BatchRequest(OptionsBody):
+    """The same for the schema."""
+
+    instances: Any = serializers.ListField(child=StartBody(), required=False, min_length=1, max_length=MAX_BATCH)
+    count = serializers.IntegerField(required=False, min_value=1, max_value=MAX_BATCH)
+
+
+def ids_field(most: int, **options: Any) -> serializers.ListField:
+    """A list of instance ids."""
+    return serializers.ListField(child=NameField(check=check_instance_id), min_length=1, max_length=most, **options)
+
+
+class BatchDeleteBody(ReasonBody):
+    """Deletes several instances. An id that stands there twice is deleted once."""
+
+    instance_ids = ids_field(MAX_BATCH)
+
+
+_TEXTS: Final[Any] = {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+
+
+@extend_schema_field({"type": "object", "additionalProperties": _TEXTS})
+class FilterField(serializers.Field[Any, Any, Any, Any]):
+    """Filters as in the query of the list: names and texts, or lists of texts. ``names``: the known ones."""
+
+    default_error_messages = {
+        "invalid": 'Give an object such as {{"status": "errored"}}.',
+        "text": "{name}: give a text or a list of texts.",
+        "unknown": "Unknown filter {name}. Known ones: {names}.",
+    }
+
+    def __init__(self, names: Iterable[str], **options: Any) -> None:
+        self.names = list(names)
+        super().__init__(**options)
+
+    def to_internal_value(self, data: Any) -> QueryDict:
+        """As if it had been the query of the list."""
+        if not isinstance(data, dict):
+            self.fail("invalid")
+        query = QueryDict(mutable=True)
+        for name, value in data.items():
+            if name not in self.names:
+                self.fail("unknown", name=name, names=", ".join(self.names))
+            texts = value if isinstance(value, list) else [value]
+            if not texts or not all(isinstance(text, str) for text in texts):
+                self.fail("text", name=name)
+            query.setlist(name, texts)
+        return query
+
+
+class BulkBody(ReasonBody):
+    """Applies a verb to many instances: those of ``instance_ids``, or those that ``filter`` finds."""
+
+    action = OneOfField(ACTIONS)
+    instance_ids = ids_field(MAX_BULK, required=False)
+    filter = FilterField(
+        InstanceFilter.base_filters,
+        required=False,
+        help_text="As the query of the list; {} means all. At most 1,000 are handled at once, in the order of their creation.",
+    )
+    after = serializers.IntegerField(
+        required=False, default=0, min_value=0, max_value=2**63 - 1, help_text="The cursor of the answer before."
+    )
+
+    def validate(self, attrs: Any) -> Any:
+        """Either one or the other."""
+        if ("instance_ids" in attrs) == ("filter" in attrs):
+            raise serializers.ValidationError("Give either instance_ids or filter.")
+        if attrs["after"] and "filter" not in attrs:
+            raise serializers.ValidationError({"after": ["It goes on with a filter only."]})
+        return attrs
