@@ -305,7 +305,7 @@ def test_who_asked_and_why_is_in_the_history(user_factory: UserFactory) -> None:
     for entry in row.history.filter(type__in=("workflow_waiting_for_pause", "workflow_paused")):
         assert (entry.actor_name, entry.reason, entry.via) == ("ada", "incident", "api")
     row.resume(by=ada, reason="over")
-    entry = row.history.filter(type="workflow_queued").last()
+    entry = row.history.filter(type="workflow_queued").latest("id")
     assert (entry.actor, entry.reason, entry.data) == (ada, "over", {"verb": "resume"})
 
 
