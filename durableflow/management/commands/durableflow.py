@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+import sys
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error
 
+from durableflow.core.outages import passes
+from durableflow.management.errors import BROKEN_PIPE, INTERRUPTED, WRONG
+from durableflow.management.tables import require
+from durableflow.management.text import printable
 from durableflow.management.verbs import VERBS
+from durableflow.models.creation import database
+
+EPILOG = "Exit status: 0 done, 1 the answer is no (rows were skipped, an instance failed), 2 refused. See docs/command-line.md."
 
 
 class Command(BaseCommand):
@@ -16,11 +27,56 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One subcommand per verb."""
+        parser.epilog = EPILOG
         verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
         for verb in VERBS:
-            verb.add_arguments(verbs.add_parser(verb.name, help=verb.help, description=verb.help))
+            own = verbs.add_parser(verb.name, help=verb.help, description=f"{verb.help} {verb.more}")
+            verb.add_arguments(own)
+            _add_common(own)
 
     def handle(self, *, verb: str, **options: Any) -> None:
         """Run the verb that was given."""
+        if options.get("no_color") and options.get("force_color"):
+            raise CommandError("The --no-color and --force-color options can't be used together.", returncode=WRONG)
         chosen = next(each for each in VERBS if each.name == verb)
-        chosen(self.stdout).run(**options)
+        try:
+            if chosen.needs_tables:
+                require(database(), "durableflow")
+            chosen(self.stdout, self.stderr).run(**options)
+            self.stdout.flush()
+        except Error as error:
+            if not passes(error):
+                raise
+            using = database()
+            raise CommandError(
+                f"The database {using!r} is away or busy, try again: {printable(error)}", returncode=WRONG
+            ) from error
+        except KeyboardInterrupt:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            _let_go_of_stdout()
+            sys.exit(BROKEN_PIPE)
+
+
+def _add_common(parser: CommandParser) -> None:
+    """Django's own options behind the verb too, where people write them. Without defaults: those would undo what stands before
+    the verb."""
+    common = parser.add_argument_group("options of every command")
+    for flag, told in (("--no-color", "No colours."), ("--force-color", "Colours also where there is no terminal.")):
+        common.add_argument(flag, action="store_true", default=argparse.SUPPRESS, help=told)
+    for flag in ("--settings", "--pythonpath"):
+        common.add_argument(flag, default=argparse.SUPPRESS, help="As before the verb.")
+    common.add_argument(
+        "--traceback", action="store_true", default=argparse.SUPPRESS, help="Errors with their traceback."
+    )
+
+
+def _let_go_of_stdout() -> None:
+    """Who read the output has gone. Python would try to write the rest at its end, and complain."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):
+        return
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)

@@ -19,7 +19,6 @@ from django.db.models import Min
 from durableflow.core import registry
 from durableflow.core.names import LATEST
 from durableflow.core.statuses import ACTIVE, Status
-from durableflow.management.tables import require
 from durableflow.management.verbs.base import Verb
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
@@ -82,7 +81,6 @@ class CheckReplay(Verb):
 
     def run(self, **options: Any) -> None:
         """Print what was found; leaves by SystemExit unless all fits. CommandError for what does not exist."""
-        require(database(), "durableflow")
         found = Found(unknown={} if options["instance_id"] else unknown(options["workflow"]))
         folder = None if options["save"] is None else folder_for(options["save"])
         for row in self._rows(**options):

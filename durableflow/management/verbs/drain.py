@@ -13,7 +13,6 @@ from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
 from durableflow.engine import heartbeat
 from durableflow.engine.drain import drain, settle
-from durableflow.management.tables import require
 from durableflow.management.verbs.base import Verb
 from durableflow.models.creation import database
 
@@ -49,7 +48,6 @@ class Drain(Verb):
         """Print how many executions ran, when all that they have begun is over. CommandError without the tables, and where the
         database is away."""
         using = database()
-        require(using, "durableflow")
         try:
             count = drain(seconds=options["seconds"])
             settle()

@@ -28,6 +28,7 @@ class HealthVerb(Verb):
     kin) runs it with ``--strict``.
     """
 
+    needs_tables = False
     name = "health"
     help = "Tell whether due work is executed, and by whom. Exit status 2: critical."
 
