@@ -15,6 +15,7 @@ from durableflow.management.verbs.pending import Pending
 from durableflow.management.verbs.restart import Restart
 from durableflow.management.verbs.resume import Resume
 from durableflow.management.verbs.retry import Retry
+from durableflow.management.verbs.schedules import Schedules
 from durableflow.management.verbs.send import Send
 from durableflow.management.verbs.show import Show
 from durableflow.management.verbs.start import Start
@@ -35,6 +36,7 @@ VERBS: tuple[type[Verb], ...] = (
     CompleteStep,
     Terminate,
     Delete,
+    Schedules,
     Drain,
     HealthVerb,
     CheckReplay,
