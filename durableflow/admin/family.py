@@ -11,11 +11,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from durableflow.core.statuses import ACTIVE
+from durableflow.core.statuses import ACTIVE, StepStatus
 from durableflow.models import WorkflowInstance
 from durableflow.models.family import TERMINATE
 
 MOST_LINKED: Final = 10
+AT_ONCE: Final = 500
 ENDING: Final = Q(on_parent_end=TERMINATE)
 
 
@@ -28,11 +29,28 @@ def ending_and_staying(
     return _told(children.filter(ENDING), user, url), _told(children.exclude(ENDING), user, url)
 
 
-def number_told(rows: Sequence[WorkflowInstance]) -> list[str]:
-    """Sentences that say how many children end with ``rows``, and how many go on; those in ``rows`` are no news. Two queries."""
-    keys = [row.pk for row in rows]
-    children = _open_children(keys).exclude(pk__in=keys)
-    ending, staying = children.filter(ENDING).count(), children.exclude(ENDING).count()
+def joined(
+    instance: WorkflowInstance, steps: Any, user: Any, url: Callable[..., str]
+) -> tuple[SafeString | str, SafeString | str]:
+    """The same for a new run: the children that the dropped ``steps`` wait for end if they belong to them, the others go on."""
+    ours = steps.order_by().values("pk")
+    waited = steps.filter(status=StepStatus.PENDING).order_by().values("pk")
+    children = _open_children([instance.pk]).filter(parent_step__in=ours)
+    ends = ENDING & Q(parent_step__in=waited)
+    return _told(children.filter(ends), user, url), _told(children.exclude(ends), user, url)
+
+
+def number_told(keys: Sequence[int]) -> list[str]:
+    """Sentences that say how many children end with the instances of these keys, and how many go on; those that are among them
+    are no news. One query for each few hundred."""
+    ending = staying = 0
+    among = set(keys)
+    for start in range(0, len(keys), AT_ONCE):
+        children = _open_children(keys[start : start + AT_ONCE]).order_by()
+        for pk, on_parent_end in children.values_list("pk", "on_parent_end"):
+            if pk not in among:
+                ending += on_parent_end == TERMINATE
+                staying += on_parent_end != TERMINATE
     told = []
     if ending:
         text = ngettext("%(n)d child workflow ends with them.", "%(n)d child workflows end with them.", ending)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.contrib import admin
@@ -16,8 +17,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from durableflow.admin.actions import VerbsMixin
 from durableflow.admin.badges import badge
+from durableflow.admin.bulk import BulkMixin
 from durableflow.admin.filters import AttentionFilter, ChildrenFilter, CreatedFilter, ParentFilter, WorkflowFilter
 from durableflow.admin.lists import InstanceChangeList, status_counts
 from durableflow.admin.page import InstancePage
@@ -33,7 +34,7 @@ from durableflow.timeline import error_of, output_of, shown
 PARTS = ("params", "output", "progress")
 
 
-class WorkflowInstanceAdminMixin(VerbsMixin):
+class WorkflowInstanceAdminMixin(BulkMixin):
     """The admin of instances. A theme's user puts it before the theme's ModelAdmin and registers the result."""
 
     change_list_template = "admin/durableflow/workflowinstance/change_list.html"
@@ -111,7 +112,7 @@ class WorkflowInstanceAdminMixin(VerbsMixin):
             self.admin_site.admin_view(self.json_view),
             name=self.url_name("json"),
         )
-        return [*self.verb_urls(), json_url, *super().get_urls()]
+        return [*self.bulk_urls(), *self.verb_urls(), json_url, *super().get_urls()]
 
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
@@ -125,12 +126,17 @@ class WorkflowInstanceAdminMixin(VerbsMixin):
             instance.label,
             instance,
             instance=instance,
-            page=InstancePage(instance, request.user, self.url, request.GET),
+            page=InstancePage(instance, request.user, self.url, request.GET, partial(self._schedule_url, request)),
             history_url=self.url("history", instance.pk),
             pending_url_name=f"{self.admin_site.name}:durableflow_pendingevent_change",
             shows_pending=self.admin_site.is_registered(PendingEvent),
         )
         return TemplateResponse(request, self.page_template, {**context, **(extra_context or {})})
+
+    def _schedule_url(self, request: HttpRequest, schedule: Any) -> str:
+        """The page of a schedule; '' where the site does not show schedules, or not to this person."""
+        may = any(request.user.has_perm(f"durableflow.{verb}_workflowschedule") for verb in ("view", "change"))
+        return self.url_of(schedule) if may else ""
 
     def json_view(self, request: HttpRequest, object_id: str, part: str) -> HttpResponse:
         """A whole value: ``params``, ``output``, ``progress``, ``error``, ``step-<id>``, ``event-<id>``; masked like everything else."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,15 +17,19 @@ from django.utils.translation import gettext_lazy
 from durableflow.admin.badges import badge
 from durableflow.admin.filters import ChildrenFilter
 from durableflow.admin.raw import value_html, with_start
-from durableflow.admin.verbs import VERBS, Verb
+from durableflow.admin.step_verbs import NO_TARGETS
+from durableflow.admin.verbs import VERBS
 from durableflow.core.statuses import RollbackStatus, SentKind, Status, StepKind, StepStatus
-from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
+from durableflow.models.completable import completable
 from durableflow.pages.values import json_html
 from durableflow.timeline import (
     GroupView,
     HistoryView,
+    PauseView,
     Relative,
     StepView,
+    TimerView,
     Veil,
     advice,
     children_of,
@@ -34,6 +38,7 @@ from durableflow.timeline import (
     history_page,
     open_waits,
     parent_of,
+    pause_of,
     reason,
     shown,
     steps,
@@ -62,6 +67,7 @@ class StepRow:
 
     ``members``: what has become of a group's members; ``failed``: name and address of the first that failed, ``more_failed``: how
     many more. ``children``: name, address and drawn status of the instances that it has started; ``children_url``: of a join, their list.
+    ``actions``: label and address of what can be done with it now.
     """
 
     members = ""
@@ -69,6 +75,7 @@ class StepRow:
     more_failed = 0
     children: Sequence[tuple[str, str, SafeString]] = ()
     children_url = ""
+    actions: Sequence[tuple[Any, str]] = ()
 
     def __init__(self, view: StepView, output_html: SafeString | str) -> None:
         self.view = view
@@ -104,12 +111,16 @@ def _word(choices: type[TextChoices], value: str) -> str:
 
 
 class InstancePage:
-    """One instance for one person. ``url(name, *args)``: addresses of the admin. ``asked``: the query string."""
+    """One instance for one person. ``url(name, *args)``: addresses of the admin. ``asked``: the query string. ``schedule_url``: the
+    address of a schedule's page, '' where the person may not see it."""
 
-    def __init__(self, instance: WorkflowInstance, user: Any, url: Any, asked: QueryDict) -> None:
+    def __init__(
+        self, instance: WorkflowInstance, user: Any, url: Any, asked: QueryDict, schedule_url: Callable[[Any], str]
+    ) -> None:
         self.instance = instance
         self.user = user
         self._url = url
+        self._schedule_url = schedule_url
         self._asked = asked
 
     @cached_property
@@ -131,10 +142,31 @@ class InstancePage:
         return reason(self.instance, waits=self._waits, veil=self._veil)
 
     @cached_property
-    def verbs(self) -> list[tuple[Verb, str]]:
-        """The verbs that are possible now for this person, each with its address."""
-        able = self.instance.available_actions(self.user)
-        return [(verb, self._url(name, self.instance.pk)) for name, verb in VERBS.items() if name in able]
+    def able(self) -> set[str]:
+        """The names of the verbs that are possible now for this person."""
+        return self.instance.available_actions(self.user)
+
+    @cached_property
+    def verbs(self) -> list[tuple[Any, str, bool]]:
+        """The buttons: label, address, and whether it is dangerous."""
+        found = []
+        for name, verb in VERBS.items():
+            if name in self.able:
+                found.append((verb.label, self._url(name, self.instance.pk), verb.danger))
+            if name == "restart" and name in self.able:
+                found.append((_("Restart from a step"), self._url("restart_from", self.instance.pk), verb.danger))
+        return found
+
+    @cached_property
+    def pause(self) -> PauseView | None:
+        """Who has paused it, and what its clock holds; None where it is not paused."""
+        return pause_of(self.instance)
+
+    @property
+    def timers(self) -> list[tuple[TimerView, str]]:
+        """What ends by itself, each with its kind as people call it."""
+        timers = () if self.pause is None else self.pause.timers
+        return [(timer, _word(StepKind, timer.kind) if timer.kind else _("Longest duration")) for timer in timers]
 
     @property
     def facts(self) -> list[tuple[str, Any]]:
@@ -151,12 +183,14 @@ class InstancePage:
                 (_("Created by"), row.created_by_name),
                 (_("Priority"), row.get_priority_display()),
                 (_("Created"), row.created),
+                (_("Schedule"), self._schedule),
+                (_("Cron line"), row.cron),
                 (_("Scheduled for"), row.scheduled_for),
+                (_("Starts at"), row.starts_at),
                 (_("Started"), row.started),
                 (_("Finished"), row.finished),
                 (_("Next wake"), row.wake_at),
                 (_("Deadline"), row.deadline_at),
-                (_("Paused"), row.paused_at),
                 (_("Executions so far"), row.execution),
                 (_("Workers lost since the last step"), row.interruptions),
             )
@@ -172,6 +206,15 @@ class InstancePage:
         address = f"{self._url('change', parent.id)}{to_step(parent.step_id)}"
         name = _("%(parent)s, step %(step)s") % {"parent": parent.label, "step": parent.step}
         return format_html('<a href="{}">{}</a>', address, name)
+
+    @property
+    def _schedule(self) -> SafeString | str:
+        """The schedule that has started it; a link where the person may see that."""
+        row = self.instance.schedule
+        if row is None:
+            return ""
+        address = self._schedule_url(row)
+        return format_html('<a href="{}">{}</a>', address, row.name) if address else row.name
 
     @cached_property
     def error(self) -> dict[str, Any] | None:
@@ -237,10 +280,28 @@ class InstancePage:
             row.children = [self._child(child) for child in children.get(record.pk, ())]
             if record.pk in below:
                 _draw_group(row, below[record.pk])
+            row.actions = self._step_actions(record)
             if record.remaining is not None:
                 row.children_url = f"{self._url('changelist')}?{ChildrenFilter.parameter_name}={record.pk}"
             rows.append(row)
         return rows
+
+    def _step_actions(self, record: StepRecord) -> list[tuple[Any, str]]:
+        """Label and address of what can be done with a step now."""
+        found = []
+        if record.pk in self._completable:
+            found.append((_("Complete"), self._url("complete_step", self.instance.pk, record.pk)))
+        if "restart" in self.able and record.kind not in NO_TARGETS:
+            found.append((_("Restart from here"), f"{self._url('restart_from', self.instance.pk)}?step={record.pk}"))
+        return found
+
+    @cached_property
+    def _completable(self) -> set[int]:
+        """The keys of the steps of this page that a person can give a result."""
+        if "complete_step" not in self.able:
+            return set()
+        shown = [record.pk for record in self.step_page.object_list]
+        return set(completable(self.instance).filter(pk__in=shown).values_list("pk", flat=True))
 
     def _child(self, child: Relative) -> tuple[str, str, SafeString]:
         """Name, address and status of a child."""

@@ -1,27 +1,20 @@
-"""Retry, resume and terminate by hand: what each does to an instance, said before it is done (design 9, 10)."""
+"""What staff can do with one instance: names, questions and forms of the verbs (design 9, 10). ``plans`` says what each does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from django import forms
-from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
-from django.utils.translation import ngettext
 
-from durableflow.admin.family import ending_and_staying
-from durableflow.core.fields import Unreadable
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, Status, StepKind, StepStatus
-from durableflow.models import WorkflowInstance
-from durableflow.models.step import step_label
+from durableflow.core.statuses import Status
+from durableflow.models import WorkflowInstance, removal
+from durableflow.models.permissions import DELETE, OPERATE, possible
 
 if TYPE_CHECKING:
     from django.utils.functional import _StrOrPromise as Text
-
-MOST_NAMED: Final = 10
-WAITS: Final = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
 
 
 class ReasonForm(forms.Form):
@@ -49,9 +42,18 @@ class TerminateForm(ReasonForm):
     )
 
 
+class DeleteForm(ReasonForm):
+    """The history goes with the instance: the reason is kept elsewhere."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["reason"].help_text = _("Optional. Kept in the staff log and in the server's log.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Verb:
-    """One verb as staff see it. ``name`` is the method of the row."""
+    """One verb as staff see it. ``name`` is the method of the row; ``permission`` what it needs; ``once``: a second time would do
+    it again where a worker was quick, so that it is only done to the run that the page was about."""
 
     name: str
     label: Text
@@ -62,12 +64,27 @@ class Verb:
     danger: bool = False
     fits: Text = ""
     form: type[ReasonForm] = ReasonForm
+    permission: str = OPERATE
+    once: bool = False
 
     def apply(self, instance: WorkflowInstance, *, by: Any, **options: Any) -> None:
         """Do it; ``options``: what the form says. Raises PermissionDenied, InvalidTransition, DoesNotExist."""
+        if self.name == "delete":
+            removal.delete_instance(instance, by=by, via="admin", **options)
+            return
         method: Callable[..., None] = getattr(instance, self.name)
         method(by=by, via="admin", **options)
 
+    def fits_to(self, instance: WorkflowInstance) -> bool:
+        """Whether the instance's state lets it do something now."""
+        return self.name == "delete" or possible(self.name, instance)
+
+
+AGAIN: Final = _(
+    "Steps that run again get new idempotency keys: outside systems take their calls for new ones, so a repeated step may charge, book "
+    "or send again."
+)
+"""What has to be known before anything runs with new keys."""
 
 VERBS: Final[dict[str, Verb]] = {
     verb.name: verb
@@ -86,6 +103,15 @@ VERBS: Final[dict[str, Verb]] = {
             ),
         ),
         Verb(
+            name="pause",
+            label=_("Pause"),
+            many=_("Pause selected instances"),
+            question=_("Let this instance stand still?"),
+            effect=_("No further step starts until somebody resumes it. Its clock stands still meanwhile."),
+            done=_("The instance is paused."),
+            fits=_("Only an instance that is queued, running or waiting can be paused."),
+        ),
+        Verb(
             name="resume",
             label=_("Resume"),
             many=_("Resume selected instances"),
@@ -95,18 +121,45 @@ VERBS: Final[dict[str, Verb]] = {
             fits=_("Only a paused instance can be resumed."),
         ),
         Verb(
+            name="restart",
+            label=_("Restart"),
+            many=_("Restart selected instances"),
+            question=_("Run this instance again from the beginning?"),
+            effect=_(
+                "A new run begins with the first step, with the same params. What the present run did is not undone."
+            ),
+            done=_("A new run has begun."),
+            danger=True,
+            fits=_("An instance that is queued already, or rolling back, cannot be restarted."),
+            once=True,
+        ),
+        Verb(
             name="terminate",
             label=_("Terminate"),
             many=_("Terminate selected instances"),
             question=_("End this instance for good?"),
             effect=_(
                 "The instance ends now, or as soon as what it did is undone, and so do the child workflows that belong to it. Open waits "
-                "are cancelled and no further step starts. This cannot be undone."
+                "are cancelled and no further step starts. Afterwards it can only be restarted."
             ),
             done=_("The instance was terminated."),
             danger=True,
             fits=_("It has already ended, or is rolling back."),
             form=TerminateForm,
+        ),
+        Verb(
+            name="delete",
+            label=_("Delete"),
+            many=_("Delete selected instances"),
+            question=_("Delete this instance with all that is stored of it?"),
+            effect=_(
+                "The instance and its steps, waits, events and history are removed for good. What it did in other systems stays; no "
+                "rollback handler runs. Its id is free again. This cannot be undone."
+            ),
+            done=_("The instance was deleted."),
+            danger=True,
+            form=DeleteForm,
+            permission=DELETE,
         ),
     )
 }
@@ -123,6 +176,12 @@ def about(verb: Verb, instance: WorkflowInstance) -> Verb:
             ),
             done=_("The rollback handlers that failed run again."),
         )
+    if verb.name == "resume" and instance.status == Status.WAITING_FOR_PAUSE:
+        return replace(
+            verb,
+            question=_("Let this instance go on without a pause?"),
+            effect=_("The request to pause is withdrawn. The instance goes on running."),
+        )
     return verb
 
 
@@ -130,74 +189,6 @@ def told(verb: Verb, instance: WorkflowInstance) -> Text:
     """What is said once it is done to ``instance``."""
     if verb.name == "terminate" and instance.status == Status.ROLLING_BACK:
         return _("What it did is being undone. It ends as terminated after that.")
+    if verb.name == "pause" and instance.status == Status.WAITING_FOR_PAUSE:
+        return _("The instance is paused as soon as the step that runs now has ended.")
     return verb.done
-
-
-@dataclass
-class Plan:
-    """What a verb does to one instance: sentences for the confirmation page."""
-
-    kept: list[Text] = field(default_factory=list)
-    changed: list[Text] = field(default_factory=list)
-
-
-def plan(verb: Verb, instance: WorkflowInstance, user: Any, url: Callable[..., str]) -> Plan:
-    """Say to ``user`` what is kept and what happens to ``instance``; seven statements at most. ``url``: addresses of the admin."""
-    steps = instance.steps.filter(run_number=instance.run_number)
-    finished = steps.filter(status=StepStatus.COMPLETE).count()
-    kept: list[Text] = [
-        ngettext(
-            "%(n)d finished step keeps its result and does not run again.",
-            "%(n)d finished steps keep their results and do not run again.",
-            finished,
-        )
-        % {"n": finished}
-        if finished
-        else _("No step has finished yet.")
-    ]
-    if verb.name == "terminate":
-        kept.append(_("History, results so far and decisions stay readable."))
-        ended, left = ending_and_staying(instance, user, url)
-        if left:
-            kept.append(format_html(str(_("Child workflows that go on: {}")), left))
-        changed = _ended(instance, steps)
-        if ended:
-            changed.insert(0, format_html(str(_("Child workflows that end with it: {}")), ended))
-        return Plan(kept, changed)
-    kept.append(_("Idempotency keys stay the same, so that outside systems recognise a repeated call."))
-    if verb.name == "retry" and isinstance(instance.rollback, dict):
-        kept.append(_("What is undone stays undone; no step runs forward again."))
-        return Plan(kept, [_("Rollback handlers run again: %(steps)s") % {"steps": named(instance.rollback["failed"])}])
-    again = failed_steps(instance) if verb.name == "retry" else []
-    if again:
-        return Plan(kept, [_("Runs again: %(steps)s") % {"steps": named(again)}])
-    return Plan(kept, [_("The instance goes on from its last finished step.")])
-
-
-def _ended(instance: WorkflowInstance, steps: Any) -> list[Text]:
-    changed: list[Text] = []
-    waits = list(instance.pending_events.filter(status=PendingStatus.OPEN).values_list("name", flat=True))
-    if waits:
-        changed.append(_("Cancelled waits: %(waits)s") % {"waits": named(waits)})
-    unfinished = steps.exclude(status__in=sorted(STEP_FINISHED)).exclude(kind__in=WAITS)
-    unfinished = unfinished.order_by("seq").values_list("scope", "name", "count")
-    labels = [step_label(*step) for step in unfinished[: MOST_NAMED + 1]]
-    if labels:
-        changed.append(_("Cancelled steps: %(steps)s") % {"steps": named(labels)})
-    changed.append(_("A step that is running now is not interrupted, but its result is dropped."))
-    return changed
-
-
-def failed_steps(instance: WorkflowInstance) -> list[str]:
-    """Labels of the steps whose failure ended the instance."""
-    stored = instance.error_data
-    if stored is None or isinstance(stored, Unreadable):
-        return []
-    steps = [step_label(scope, name, count) for scope, _kind, name, count in stored.get("steps") or []]
-    return steps or ([stored["step"]] if stored.get("step") else [])
-
-
-def named(names: list[str]) -> str:
-    """The first names of a list, and how many more there are."""
-    shown = ", ".join(names[:MOST_NAMED])
-    return f"{shown}, …" if len(names) > MOST_NAMED else shown

@@ -9,6 +9,7 @@ from durableflow.timeline.advice import advice
 from durableflow.timeline.groups import GroupView, groups
 from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
 from durableflow.timeline.masking import Veil, error_of
+from durableflow.timeline.pauses import PauseView, TimerView, pause_of, timers_of
 from durableflow.timeline.reasons import reason
 from durableflow.timeline.relatives import Relative, children_of, members_scope, parent_of
 from durableflow.timeline.steps import AttemptView, RollbackView, StepView, output_of, steps
@@ -20,9 +21,11 @@ __all__ = [
     "GroupView",
     "HistoryPage",
     "HistoryView",
+    "PauseView",
     "Relative",
     "RollbackView",
     "StepView",
+    "TimerView",
     "Veil",
     "WaitView",
     "advice",
@@ -35,10 +38,12 @@ __all__ = [
     "open_waits",
     "output_of",
     "parent_of",
+    "pause_of",
     "reason",
     "redact",
     "shown",
     "steps",
+    "timers_of",
     "waited_types",
     "waiting_for",
 ]

@@ -18,15 +18,21 @@ GET = {
     "instance list": (302, 403, 200, 200, 403, 200, 200),
     "instance add": (302, 403, 403, 403, 403, 403, 403),
     "instance change": (302, 404, 200, 200, 404, 404, 200),
-    "instance delete": (302, 403, 403, 403, 403, 403, 403),
+    "instance delete": (302, 404, 403, 403, 404, 404, 200),
+    "instance bulk": (302, 405, 405, 405, 405, 405, 405),
     "instance history": (302, 404, 200, 200, 404, 404, 200),
     "instance json params": (302, 404, 200, 200, 404, 404, 200),
     "instance json step": (302, 404, 200, 200, 404, 404, 200),
     "instance retry": (302, 404, 403, 200, 404, 404, 200),
+    "instance pause": (302, 404, 403, 200, 404, 404, 200),
     "instance resume": (302, 404, 403, 200, 404, 404, 200),
+    "instance restart": (302, 404, 403, 200, 404, 404, 200),
+    "instance restart_from": (302, 404, 403, 200, 404, 404, 200),
+    "instance complete_step": (302, 404, 403, 403, 404, 404, 200),
     "instance terminate": (302, 404, 403, 200, 404, 404, 200),
     "own change": (302, 404, 200, 200, 404, 200, 200),
     "own retry": (302, 404, 403, 200, 404, 403, 200),
+    "own delete": (302, 404, 403, 403, 404, 403, 200),
     "pending list": (302, 200, 200, 200, 200, 200, 200),
     "pending add": (302, 403, 403, 403, 403, 403, 403),
     "pending change": (302, 404, 200, 200, 200, 404, 200),
@@ -40,15 +46,21 @@ POST = {
     "instance list": (302, 403, 200, 200, 403, 200, 200),
     "instance add": (302, 403, 403, 403, 403, 403, 403),
     "instance change": (302, 403, 403, 403, 403, 403, 403),
-    "instance delete": (302, 403, 403, 403, 403, 403, 403),
+    "instance delete": (302, 404, 403, 403, 404, 404, 302),
+    "instance bulk": (302, 400, 400, 400, 400, 400, 400),
     "instance history": (302, 404, 200, 200, 404, 404, 200),
     "instance json params": (302, 405, 405, 405, 405, 405, 405),
     "instance json step": (302, 405, 405, 405, 405, 405, 405),
     "instance retry": (302, 404, 403, 302, 404, 404, 302),
+    "instance pause": (302, 404, 403, 302, 404, 404, 302),
     "instance resume": (302, 404, 403, 302, 404, 404, 302),
+    "instance restart": (302, 404, 403, 302, 404, 404, 302),
+    "instance restart_from": (302, 404, 403, 400, 404, 404, 400),
+    "instance complete_step": (302, 404, 403, 403, 404, 404, 302),
     "instance terminate": (302, 404, 403, 302, 404, 404, 302),
     "own change": (302, 403, 403, 403, 403, 403, 403),
     "own retry": (302, 404, 403, 302, 404, 403, 302),
+    "own delete": (302, 404, 403, 403, 404, 403, 302),
     "pending list": (302, 200, 200, 200, 200, 200, 200),
     "pending add": (302, 403, 403, 403, 403, 403, 403),
     "pending change": (302, 403, 403, 403, 403, 403, 403),
@@ -89,10 +101,15 @@ def address(name: str, requester) -> str:
         return reverse(f"admin:durableflow_pendingevent_{verb}", args=[wait.pk])
     verb = words[0] if words[0] != "instance" else words[1]
     make_instance(created_by=requester)
-    made = {"retry": make_failed, "resume": make_blocked}.get(verb, make_instance)(created_by=own)
+    maker = {"retry": make_failed, "resume": make_blocked, "complete_step": make_failed}.get(verb, make_instance)
+    made = maker(created_by=own)
+    if verb == "restart_from":
+        make_step(made)
     base = "admin:durableflow_workflowinstance_"
-    if verb in ("list", "add"):
+    if verb in ("list", "add", "bulk"):
         return reverse(base + verb.replace("list", "changelist"))
+    if verb == "complete_step":
+        return reverse(base + verb, args=[made.pk, made.steps.get(name="charge card").pk])
     if verb == "json":
         part = "params" if words[-1] == "params" else f"step-{make_step(made, 'one', raw_output=1).pk}"
         return reverse(f"{base}json", args=[made.pk, part])
@@ -130,7 +147,7 @@ def test_the_tables_name_every_address() -> None:
         short = {"workflowinstance": "instance", "pendingevent": "pending"}[model._meta.model_name or ""]
         for pattern in admin.site.get_model_admin(model).get_urls():
             if pattern.name:
-                names.add(f"{short} {pattern.name.rpartition('_')[2].replace('changelist', 'list')}")
+                names.add(f"{short} {pattern.name.split('_', 2)[2].replace('changelist', 'list')}")
     known = {name.replace(" params", "").replace(" step", "") for name in GET}
     assert set(GET) == set(POST)
     assert names == {name for name in known if not name.startswith("own")}

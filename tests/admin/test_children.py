@@ -7,9 +7,9 @@ from django.urls import reverse
 
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import WorkflowInstance
+from tests.admin.acting import LIST, text_of, verb_url
 from tests.admin.rows import S, make_instance, make_step
 from tests.admin.test_rollback import page_of
-from tests.admin.test_verbs import LIST, text_of, verb_url
 
 pytestmark = pytest.mark.django_db
 PAGE = "admin:durableflow_workflowinstance_change"

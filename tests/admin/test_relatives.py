@@ -12,9 +12,9 @@ from django.urls import reverse
 
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import StepRecord, WorkflowInstance
+from tests.admin.acting import LIST
 from tests.admin.rows import S, make_instance, make_step
 from tests.admin.test_rollback import page_of
-from tests.admin.test_verbs import LIST
 
 pytestmark = pytest.mark.django_db
 OPEN: dict[str, Any] = {"kind": StepKind.CHILD, "status": StepStatus.PENDING, "finished": None}

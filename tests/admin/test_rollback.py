@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.utils import timezone
 
 from durableflow.models import WorkflowInstance
+from tests.admin.acting import confirm, messages_of, select, text_of, verb_url
 from tests.admin.rows import S, make_instance, make_step
-from tests.admin.test_verbs import LIST, messages_of, text_of, verb_url
 
 pytestmark = pytest.mark.django_db
 HANDLED: dict[str, Any] = {"config": {"rollback": True}}
@@ -68,9 +68,9 @@ def test_many_are_terminated_with_rollback(login, operator) -> None:
     rows = [make_instance(), make_instance()]
     make_step(rows[0], "flight", **HANDLED)
     client = login(operator)
-    data = {"action": "terminate_selected", "_selected_action": [row.pk for row in rows]}
-    assert "First undo what it did" in text_of(client.post(LIST, data))
-    response = client.post(LIST, {**data, "confirmed": "1", "rollback": "on"}, follow=True)
+    page = select(client, "terminate", rows)
+    assert "First undo what it did" in text_of(page)
+    response = confirm(client, page, rollback="on")
     assert messages_of(response) == ["Terminate: 2 done (1 of them once what they did is undone)"]
     for row in rows:
         row.refresh_from_db()
@@ -127,8 +127,8 @@ def test_what_is_undone_is_not_retried(login, operator) -> None:
     assert address not in page and "Its rollback handlers have run." in page
     assert client.get(address).status_code == client.post(address, {}).status_code == 409
     other = undone()
-    data = {"action": "retry_selected", "_selected_action": [instance.pk, other.pk]}
-    page = text_of(client.post(LIST, data))
+    asking = select(client, "retry", [instance, other])
+    page = text_of(asking)
     assert page.index(other.label) < page.index("Left out") < page.index(instance.label)
-    response = client.post(LIST, {**data, "confirmed": "1"}, follow=True)
+    response = confirm(client, asking)
     assert messages_of(response) == ["Retry: 1 done, 1 skipped (status Failed: 1)"]
