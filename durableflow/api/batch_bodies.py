@@ -8,6 +8,7 @@ from typing import Any, Final
 from django.http import QueryDict
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
+from rest_framework.settings import api_settings
 
 from durableflow.api.bodies import AnyField, NameField, OneOfField, OptionsBody, ReasonBody, StartBody
 from durableflow.api.filters import InstanceFilter
@@ -38,7 +39,8 @@ class BatchBody(OptionsBody):
         """Either one or the other; options beside ``instances`` would be for nobody."""
         if isinstance(data, Mapping):
             if ("instances" in data) == ("count" in data):
-                raise serializers.ValidationError("Give either instances or count.")
+                text = "Give either instances or count."
+                raise serializers.ValidationError({api_settings.NON_FIELD_ERRORS_KEY: [text]})
             lost = sorted(set(data) & set(OptionsBody().fields)) if "instances" in data else []
             if lost:
                 text = "This belongs into the entries of instances."

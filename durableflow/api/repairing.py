@@ -66,7 +66,7 @@ class CompleteStepView(VerbView):
         """In place of its body, which failed or waits for its next try; the instance goes on with it."""
         body = self.body(CompleteStepBody)
         row = self.instance(workflow, instance_id)
-        step = row.steps.filter(pk=step_id).first()
+        step = row.steps.filter(pk=step_id).defer("config", "raw_output").first()
         if step is None:
             raise NotFound(NO_STEP)
         with named("step"):

@@ -10,7 +10,7 @@ from durableflow.api.health import HealthView
 from durableflow.api.instances import HistoryView, InstanceView, StepOutputView, StepsView
 from durableflow.api.openapi import SUFFIX, SchemaView
 from durableflow.api.pending_events import DecideView, PendingEventsView, PendingEventView
-from durableflow.api.repairing import RestartView
+from durableflow.api.repairing import CompleteStepView, RestartView
 from durableflow.api.schedules import (
     PauseScheduleView,
     ResumeScheduleView,
@@ -38,6 +38,7 @@ routes = [
     path(INSTANCE, InstanceView.as_view(), name="instance"),
     path(f"{INSTANCE}steps/", StepsView.as_view(), name="steps"),
     path(f"{INSTANCE}steps/<int:step_id>/output/", StepOutputView.as_view(), name="step-output"),
+    path(f"{INSTANCE}steps/<int:step_id>/complete/", CompleteStepView.as_view(), name="complete-step"),
     path(f"{INSTANCE}history/", HistoryView.as_view(), name="history"),
     path(f"{INSTANCE}retry/", RetryView.as_view(), name="retry"),
     path(f"{INSTANCE}pause/", PauseView.as_view(), name="pause"),

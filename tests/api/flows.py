@@ -95,3 +95,34 @@ def flaky() -> str:
     if broken[0]:
         raise OSError(f"refused {TOKEN}")
     return "ok"
+
+
+class ApiTour(Workflow[Any, Any]):
+    """Three steps, of which the second fails until it is mended, and a nap."""
+
+    class Meta:
+        name = "api-tour"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        first = step.do("first", count_up, "first")
+        second = step.do("second", second_of, retries=0)
+        step.sleep("nap", "1 hour")
+        both = step.gather("both", lambda: step.do("leg", count_up, "a"), lambda: step.do("leg", count_up, "b"))
+        return {"first": first, "second": second, "legs": sorted(both)}
+
+
+ran: list[str] = []
+mended = [True]
+
+
+def count_up(name: str) -> str:
+    """Tells that it ran, and the which time."""
+    ran.append(name)
+    return f"{name} {ran.count(name)}"
+
+
+def second_of() -> str:
+    """Fails unless ``mended`` says otherwise."""
+    if not mended[0]:
+        raise OSError("not yet")
+    return count_up("second")

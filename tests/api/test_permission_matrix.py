@@ -43,6 +43,7 @@ MATRIX: dict[str, dict[str, tuple[Any, dict[str, int]]]] = {
     "instance": {"get": (None, SEES), "delete": (None, SEES | REFUSED | dict.fromkeys(("remover", "superuser"), 204))},
     "steps": {"get": (None, SEES)},
     "step-output": {"get": (None, SEES)},
+    "complete-step": {"post": ({"output": 7}, SEES | REFUSED | {"overrider": 200})},
     "history": {"get": (None, SEES)},
     "retry": {"post": ({}, OPERATES)},
     "pause": {"post": ({}, OPERATES)},
@@ -98,6 +99,7 @@ def target(order, wait_of, step_of, schedule_of, people):
         ended = {"finished": timezone.now()} if status == "errored" else {}
         row = order(status=status, **ended)
         step = step_of(row, raw_output=7)
+        unfinished = step_of(row, "ship", status="pending", finished=None)
         wait = wait_of(row, form="tests.api.flows.RefundForm")
         wait.allow_requester = False
         wait.save()
@@ -114,6 +116,7 @@ def target(order, wait_of, step_of, schedule_of, people):
             **{key: [row.workflow] for key in ("batch", "batch-delete", "bulk")},
             "workflow": [row.workflow],
             "instances": [row.workflow],
+            "complete-step": [row.workflow, row.instance_id, unfinished.pk],
             "step-output": [row.workflow, row.instance_id, step.pk],
             "pending-event": [wait.pk],
             "decide-pending-event": [wait.pk],

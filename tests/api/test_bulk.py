@@ -1,0 +1,145 @@
+"""Verbs over many instances over REST (cases SEC-13, SEC-04, LIF-06)."""
+
+from __future__ import annotations
+
+import pytest
+from django.utils import timezone
+
+from durableflow.api import bulk
+from durableflow.models import HistoryEntry, WorkflowInstance
+from tests.api.conftest import ORDERS, snapshot
+
+pytestmark = pytest.mark.django_db
+BULK = f"{ORDERS}bulk/"
+ENDS = {status: {"finished": timezone.now()} for status in ("complete", "errored", "terminated")}
+
+
+@pytest.fixture
+def operator(client_of):
+    return client_of("operator")
+
+
+@pytest.fixture
+def rows(order):
+    """``rows("errored", 3)``: so many in that status; a-0, a-1, a-2."""
+
+    def make(status: str, number: int, name: str = "a", **fields: object) -> None:
+        for index in range(number):
+            order(f"{name}-{index}", status=status, **ENDS.get(status, {}), **fields)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("action", "before", "after"),
+    [
+        ("retry", "errored", "queued"),
+        ("pause", "waiting", "paused"),
+        ("resume", "paused", "queued"),
+        ("terminate", "waiting", "terminated"),
+        ("restart", "complete", "queued"),
+    ],
+)
+def test_each_verb(action, before, after, operator, rows) -> None:
+    """SEC-13: done and skipped are told; who, why and through which door stands in each history."""
+    rows(before, 3)
+    rows("rolling_back", 1, "b")
+    named = ["a-2", "a-0", "b-0", "a-2", "unknown"]
+    response = operator.post(BULK, {"action": action, "instance_ids": named, "reason": "deploy"})
+    assert response.status_code == 200, response.json()
+    told = response.json()
+    assert (told["done"], told["remaining"], told["cursor"]) == (2, 0, None)
+    assert [(each["instance_id"], each["code"]) for each in told["skipped"]] == [
+        ("unknown", "not_found"), ("b-0", "invalid_transition"),
+    ]  # fmt: skip
+    assert "rolling_back" in told["skipped"][1]["detail"]
+    found = dict(WorkflowInstance.objects.values_list("instance_id", "status"))
+    assert found == {"a-0": after, "a-1": before, "a-2": after, "b-0": "rolling_back"}
+    entries = HistoryEntry.objects.filter(reason="deploy").values_list("actor_name", "via")
+    assert list(entries) == [("operator", "api")] * 2
+    again = operator.post(BULK, {"action": action, "instance_ids": ["a-0"]}).json()
+    assert (again["done"], again["skipped"][0]["code"]) == (0, "invalid_transition")
+
+
+def test_a_filter_finds_them(operator, rows) -> None:
+    """The names and the rules of the list's query."""
+    rows("errored", 2)
+    rows("errored", 1, "b")
+    rows("waiting", 1, "a-w")
+    body = {"action": "retry", "filter": {"status": ["errored"], "search": "a-"}}
+    assert operator.post(BULK, body).json() | {"cursor": 0} == {"done": 2, "skipped": [], "remaining": 0, "cursor": 0}
+    both = {"action": "terminate", "filter": {"status": "errored,waiting", "created_after": "2026-01-01T00:00:00Z"}}
+    told = operator.post(BULK, both).json()
+    assert (told["done"], [each["instance_id"] for each in told["skipped"]]) == (1, ["b-0"])
+    none = operator.post(BULK, {"action": "retry", "filter": {"search": "zzz"}}).json()
+    assert none == {"done": 0, "skipped": [], "remaining": 0, "cursor": None}
+
+
+def test_more_than_one_request_can_handle(operator, rows, monkeypatch) -> None:
+    """``cursor`` goes on after those that refuse as well, so that a loop over ``remaining`` ends."""
+    monkeypatch.setattr(bulk, "MAX_BULK", 2)
+    rows("complete", 3)
+    rows("waiting", 2, "w")
+    body: dict[str, object] = {"action": "pause", "filter": {}}
+    counts = []
+    while True:
+        told = operator.post(BULK, body).json()
+        counts.append((told["done"], len(told["skipped"]), told["remaining"]))
+        if not told["remaining"]:
+            break
+        body["after"] = told["cursor"]
+    assert counts == [(0, 2, 3), (1, 1, 1), (1, 0, 0)]
+
+
+def test_only_what_the_user_sees(client_of, people, order) -> None:
+    """SEC-04: foreign instances are neither changed nor counted, by name or by filter; one's own need the right."""
+    order("mine", created_by=people("stranger"))
+    order("theirs")
+    before = snapshot()
+    client = client_of("stranger")
+    named = client.post(BULK, {"action": "terminate", "instance_ids": ["mine", "theirs", "unknown"]}).json()
+    told = {each["instance_id"]: (each["code"], each["detail"]) for each in named["skipped"]}
+    assert told["theirs"] == told["unknown"] and told["unknown"][0] == "not_found"
+    assert told["mine"][0] == "permission_denied"
+    found = client.post(BULK, {"action": "terminate", "filter": {}}).json()
+    assert (found["done"], [each["instance_id"] for each in found["skipped"]]) == (0, ["mine"])
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"instance_ids": ["a"]}, ["action"]),
+        ({"action": "delete", "filter": {}}, ["action"]),
+        ({"action": ["retry"], "filter": {}}, ["action"]),
+        ({"action": "complete_step", "filter": {}}, ["action"]),
+        ({"action": "retry"}, []),
+        ({"action": "retry", "filter": {}, "instance_ids": ["a"]}, []),
+        ({"action": "retry", "instance_ids": ["a"], "after": 5}, ["after"]),
+        ({"action": "retry", "instance_ids": []}, ["instance_ids"]),
+        ({"action": "retry", "instance_ids": ["a"] * 1001}, ["instance_ids"]),
+        ({"action": "retry", "instance_ids": ["a/b"]}, ["instance_ids.0"]),
+        ({"action": "terminate", "filter": {}, "rollback": True}, ["rollback"]),
+        ({"action": "retry", "filter": {"statsu": "errored"}}, ["filter"]),
+        ({"action": "retry", "filter": {"status": "broken"}}, ["filter.status"]),
+        ({"action": "retry", "filter": {"status": []}}, ["filter"]),
+        ({"action": "retry", "filter": {"status": None}}, ["filter"]),
+        ({"action": "retry", "filter": {"created_after": "yesterday"}}, ["filter.created_after"]),
+        ({"action": "retry", "filter": "status=errored"}, ["filter"]),
+        ({"action": "retry", "filter": {}, "after": -1}, ["after"]),
+        ({"action": "retry", "filter": {}, "reason": "\0"}, ["reason"]),
+    ],
+)
+def test_a_mistake_changes_nothing(body, fields, operator, rows) -> None:
+    """A filter that is ignored would mean all of them."""
+    rows("errored", 1)
+    before = snapshot()
+    response = operator.post(BULK, body)
+    assert (response.status_code, response.json()["code"]) == (400, "invalid")
+    assert list(response.json().get("fields", {})) == fields, response.json()
+    assert snapshot() == before
+
+
+def test_unknown_workflows(operator) -> None:
+    url = "/api/workflows/nowhere/instances/bulk/"
+    assert operator.post(url, {"action": "retry", "filter": {}}).status_code == 404
