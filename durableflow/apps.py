@@ -20,5 +20,6 @@ class DurableflowConfig(AppConfig):
     def ready(self) -> None:
         """Called once, when all models are loaded."""
         import_module("durableflow.checks").register_all()
+        import_module("durableflow.operations.regular").connect()
         import_module("durableflow.cluster.setup").connect()
         autodiscover_modules("workflows")

@@ -10,10 +10,13 @@ from durableflow.operations.bulk import (
     bulk_retry,
     bulk_terminate,
 )
-from durableflow.operations.report import BulkReport, Reason
+from durableflow.operations.purge import purge
+from durableflow.operations.report import BulkReport, Purged, PurgeReport, Reason
 
 __all__ = [
     "BulkReport",
+    "PurgeReport",
+    "Purged",
     "Reason",
     "bulk_delete",
     "bulk_pause",
@@ -21,4 +24,5 @@ __all__ = [
     "bulk_resume",
     "bulk_retry",
     "bulk_terminate",
+    "purge",
 ]

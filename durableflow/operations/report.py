@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self, TypeAlias
+from typing import Final, Self, TypeAlias
 
 from durableflow.models import WorkflowInstance
 
+MOST_NAMED: Final = 100
+"""Instances that a report names one by one."""
 Progress: TypeAlias = Callable[[int, int], None]
 """Called with how many rows have been looked at, and how many there are in all."""
 
@@ -58,4 +60,49 @@ class BulkReport:
         return f"{text} ({why})" if why else text
 
 
-__all__ = ["BulkReport", "Progress", "Reason", "gone"]
+@dataclass
+class Purged:
+    """Of one workflow: how many that had succeeded (complete or terminated), and how many that had failed."""
+
+    success: int = 0
+    error: int = 0
+
+
+@dataclass
+class PurgeReport:
+    """What a purge has deleted, or, with ``dry_run``, would have.
+
+    ``workflows``: by the name under which the instances were stored. ``protected``: how many instances had to stay because of rows
+    of the project, by the models of those; ``protected_instances``: the first hundred of them with the models. ``locked``: how many
+    had to stay because somebody else works with what points to them: the next purge takes them. ``others``: rows of other tables,
+    by model.
+    """
+
+    dry_run: bool = False
+    workflows: dict[str, Purged] = field(default_factory=dict)
+    protected: dict[str, int] = field(default_factory=dict)
+    protected_instances: list[tuple[str, str]] = field(default_factory=list)
+    locked: int = 0
+    others: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def total(self) -> int:
+        """How many instances in all."""
+        return sum(purged.success + purged.error for purged in self.workflows.values())
+
+    def count(self, workflow: str, *, failed: bool) -> None:
+        """One more of a workflow."""
+        purged = self.workflows.setdefault(workflow, Purged())
+        if failed:
+            purged.error += 1
+        else:
+            purged.success += 1
+
+    def protect(self, label: str, models: str) -> None:
+        """One instance had to stay."""
+        self.protected[models] = self.protected.get(models, 0) + 1
+        if len(self.protected_instances) < MOST_NAMED:
+            self.protected_instances.append((label, models))
+
+
+__all__ = ["BulkReport", "Progress", "PurgeReport", "Purged", "Reason", "gone"]
