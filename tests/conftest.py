@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -10,7 +12,8 @@ from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
 
-from durableflow.engine import heartbeat
+from durableflow.core import hearing
+from durableflow.engine import chores, declaring, heartbeat
 
 UserFactory = Callable[..., User]
 
@@ -23,11 +26,30 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=f"needs {vendor}, this run is on {connection.vendor}"))
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> None:
+    """A database to which a thread is connected cannot be deleted: the one that hears for those who follow ends soon after the
+    last of them has gone."""
+    end = time.monotonic() + 10
+    while nextitem is None and time.monotonic() < end:
+        if not any(thread.name == hearing.THREAD for thread in threading.enumerate()):
+            return
+        time.sleep(0.02)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _nobody_lingers() -> None:
+    """It need not wait for the next one."""
+    hearing.LINGER = 0.0
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _silent_drains() -> None:
     """A drain of a test tells nobody that it is alive: it would be one statement more each ten seconds, in whichever
     test runs then."""
     heartbeat.silence()
+    declaring.silence()  # nor does it make rows of the schedules that some workflow has
+    chores.silence()  # nor does it purge
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from django.db import InterfaceError, OperationalError, connections
 
+from durableflow.core import notices
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import inbox
 from durableflow.engine.lease import Lease
@@ -70,7 +71,9 @@ def _look(using: str) -> list[int]:
 
 def _deliver_at_once(using: str) -> Delivery:
     """The usual case: all that is there, in one statement. What that leaves is looked at more closely."""
-    found, locked, left, due = inbox.deliver_at_once(using, BATCH)
+    found, locked, left, due, followed = inbox.deliver_at_once(using, BATCH)
+    for pk in followed:
+        notices.give(using, pk)
     if left:
         return Delivery(_deliver_in_transaction(using, found), due)
     missing = set(found).difference(locked)
@@ -94,9 +97,21 @@ def _deliver_in_transaction(using: str, wanted: list[int]) -> bool:
     with write_transaction(using):
         locked = inbox.lock(using, wanted)
         count, held_up = inbox.hand_over(using, locked, BATCH, wake=True) if locked else (0, False)
+        if count:
+            _tell_followers(using, locked)
         missing = set(wanted).difference(locked)
         again = bool(missing and _drop_orphans(using, missing)) or held_up or count >= BATCH
     return end_orphans(using, wanted) or again
+
+
+def _tell_followers(using: str, locked: list[int]) -> None:
+    """After the commit (on SQLite it is seen by itself)."""
+    if is_postgres(using):
+        among, params = any_of(using, "id", locked)
+        for (pk,) in run(
+            using, f"SELECT id FROM {INSTANCE} WHERE {among} AND followed_until > CURRENT_TIMESTAMP", params
+        ):
+            notices.give(using, pk)
 
 
 def _drop_orphans(using: str, missing: set[int]) -> bool:

@@ -61,12 +61,13 @@ def _found(condition: str, after: str) -> str:
 
 class AtOnce(NamedTuple):
     """What a delivery in one statement came to: the instances with undelivered events, those of them that it could lock,
-    whether some of their events are left, and one instance that it has made due, if it has."""
+    whether some of their events are left, one instance that it has made due, if it has, and those that somebody follows."""
 
     found: list[int]
     locked: list[int]
     left: bool
     due: int | None
+    followed: list[int]
 
 
 def deliver_at_once(using: str, most: int) -> AtOnce:
@@ -91,7 +92,8 @@ def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
         WITH RECURSIVE {_found(condition.replace("s.", ""), "0")},
         w AS MATERIALIZED (SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}),
         own AS MATERIALIZED (
-            SELECT i.id, i.run_number FROM {INSTANCE} AS i WHERE i.id IN (SELECT pk FROM w) ORDER BY i.id FOR NO KEY UPDATE SKIP LOCKED),
+            SELECT i.id, i.run_number, i.followed_until FROM {INSTANCE} AS i
+            WHERE i.id IN (SELECT pk FROM w) ORDER BY i.id FOR NO KEY UPDATE SKIP LOCKED),
         e AS MATERIALIZED (
             SELECT s.id, s.sent_by_id, s.kind FROM {SENT} AS s WHERE s.instance_id IN (SELECT id FROM own) AND {condition}
             ORDER BY s.id LIMIT {most}),
@@ -102,7 +104,8 @@ def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
         x AS (UPDATE {INSTANCE} AS i {_WAKE.format(now=now)} FROM (SELECT DISTINCT instance_id AS pk FROM q) AS d
             WHERE i.id = d.pk AND {_ASLEEP} RETURNING i.id, i.status = 'waiting' AND i.wake_at <= {now} AS due)
         SELECT ARRAY(SELECT pk FROM w), ARRAY(SELECT id FROM own),
-            (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free}), (SELECT min(id) FROM x WHERE due)
+            (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free}), (SELECT min(id) FROM x WHERE due),
+            ARRAY(SELECT id FROM own WHERE followed_until > {now})
         FROM (SELECT {ASYNC_COMMIT}) AS c"""
 
 

@@ -11,6 +11,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from django.db import DataError, Error, NotSupportedError, connections
 
+from durableflow.core import notices
 from durableflow.core.outages import passes
 from durableflow.engine.fence import waits_short
 from durableflow.engine.lease import Lease
@@ -28,7 +29,8 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
     """Repeat a write of a lease's holder while the database is away, locked or restarting.
 
     Raises LeaseLost once the lease is over, and WriteFailed where waiting would not help. Inside an open transaction
-    (an atomic step, a test) the error goes through: that transaction is lost as a whole.
+    (an atomic step, a test) the error goes through: that transaction is lost as a whole. Whoever follows the instance gets a
+    notice of the commit.
     """
 
     def repeated(lease: Lease, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -39,7 +41,10 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
                 # was away for all, or somebody holds the row), and if one has, the fence tells.
                 if lease.lost:
                     raise LeaseLost(lease.label)
-                return write(lease, *args, **kwargs)
+                written = write(lease, *args, **kwargs)
+                if lease.followed:
+                    notices.give(lease.using, lease.pk)
+                return written
             except LeaseLost:
                 lease.lost = True  # whoever swallows this gets no further than to the next durable call
                 raise

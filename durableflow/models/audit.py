@@ -8,7 +8,7 @@ from typing import Any
 
 from django.db import connections
 
-from durableflow.core import clock
+from durableflow.core import clock, notices
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.names import check_text
 from durableflow.core.statuses import Status
@@ -87,7 +87,8 @@ def record(
 ) -> None:
     """Append one history entry. The caller holds the instance's row lock, so ids commit in order."""
     check_text("reason", reason)
-    vendor = connections[row._state.db or "default"].vendor
+    using = row._state.db or "default"
+    vendor = connections[using].vendor
     row.history.create(
         run_number=row.run_number,
         type=type,
@@ -100,3 +101,4 @@ def record(
         reason=reason,
         at=clock.expression(vendor),
     )
+    notices.give_all(using, [row])

@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from durableflow.core.entries import types_of
 from durableflow.core.fields import CodecField
 from durableflow.core.statuses import Via
 from durableflow.models.instance import WorkflowInstance
@@ -55,3 +56,9 @@ class HistoryEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.type} {self.step}".rstrip()
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The types of all that this entry stands for, in the order in which it happened: for a step that succeeded at once
+        ``step_started``, ``attempt_started``, ``attempt_completed``, ``step_completed``."""
+        return types_of(self.type, self.kind, self.data)

@@ -10,54 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any
 
+from durableflow.core.entries import HISTORY_TYPES, stored_types
 from durableflow.models import HistoryEntry, WorkflowInstance
 from durableflow.timeline.masking import Veil
 
-HISTORY_TYPES: Final = (
-    "workflow_queued",
-    "workflow_started",
-    "workflow_running",
-    "workflow_waiting",
-    "workflow_paused",
-    "workflow_completed",
-    "workflow_errored",
-    "workflow_terminated",
-    "rollback_started",
-    "rollback_step_completed",
-    "rollback_step_errored",
-    "rollback_attempt_errored",
-    "rollback_attempt_lost",
-    "rollback_completed",
-    "rollback_errored",
-    "step_started",
-    "step_completed",
-    "step_errored",
-    "attempt_started",
-    "attempt_completed",
-    "attempt_errored",
-    "attempt_lost",
-    "sleep_started",
-    "sleep_completed",
-    "wait_started",
-    "wait_completed",
-    "wait_timed_out",
-    "wait_cancelled",
-    "event_received",
-    "decided",
-    "child_started",
-    "child_finished",
-    "race_completed",
-)
-# Which stored types a reader's type may come from, beside itself.
-SOURCES: Final = {
-    "step_started": ("step_completed", "attempt_errored", "attempt_lost"),
-    "attempt_started": ("step_completed", "attempt_errored", "attempt_lost"),
-    "attempt_completed": ("step_completed",),
-}
-# Kinds of durable calls that have attempts.
-ATTEMPTED: Final = frozenset({"", "do", "notify"})
+__all__ = ["HISTORY_TYPES", "HistoryPage", "HistoryView", "expand", "history", "history_page"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,8 +67,7 @@ def history_page(
     """
     rows = instance.history.filter(id__gt=after).order_by("id")
     if types is not None:
-        stored = {source for type in types for source in (type, *SOURCES.get(type, ()))}
-        rows = rows.filter(type__in=sorted(stored))
+        rows = rows.filter(type__in=stored_types(types))
     found = list(rows if limit is None else rows[: limit + 1])
     has_more = limit is not None and len(found) > limit
     found = found[:limit]
@@ -121,15 +79,12 @@ def history_page(
 def expand(entry: HistoryEntry, veil: Veil) -> Iterator[HistoryView]:
     """What one stored entry says, in the order in which it happened."""
     data = entry.data if isinstance(entry.data, dict) else {}
-    started, attempt = data.get("started"), data.get("attempt")
-    if entry.kind in ATTEMPTED and entry.type in SOURCES["attempt_started"]:
-        number = {"attempt": attempt}
-        if started is not None:
-            if attempt == 1:
-                yield _view(entry, veil, type="step_started", at=_moment(started), data=None)
-            yield _view(entry, veil, type="attempt_started", at=_moment(started), data=number)
-        if entry.type == "step_completed" and attempt is not None:
-            yield _view(entry, veil, type="attempt_completed", data=number)
+    *before, _own = entry.types
+    for type in before:
+        at = entry.at if type == "attempt_completed" else _moment(data["started"])
+        yield _view(
+            entry, veil, type=type, at=at, data=None if type == "step_started" else {"attempt": data.get("attempt")}
+        )
     yield _view(entry, veil)
 
 

@@ -1,0 +1,163 @@
+"""Waiting until an instance's history may have grown, without asking again and again (reference 12).
+
+PostgreSQL: a mark in the instance's row asks those who write its history for a notice after their commit. Because the mark
+takes the row's lock, whoever wrote before it has committed and shows at the next look, and whoever writes after it sees it.
+SQLite: every commit is heard. Where nothing can be heard (a database in memory, an open transaction) it is polled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from types import TracebackType
+from typing import Final, Self
+
+from django.db import OperationalError, connections
+
+from durableflow.core import clock
+from durableflow.core.hearing import Hub, Member, hub_of
+from durableflow.core.notices import CHANNEL
+from durableflow.core.transactions import alias_of
+from durableflow.models.instance_fields import InstanceFields
+
+MARKED_FOR: Final = 60
+"""Seconds for which a mark asks for notices."""
+MARK_EVERY = 15.0
+"""Seconds after which a mark is renewed, and looked at what a lost notice would have told."""
+DEAF_PAUSE: Final = 1.0
+FIRST_POLL, LAST_POLL = 0.01, 0.5
+
+# One short transaction: nobody who holds the row is waited for longer than a second, and it need not reach the disk. The notice
+# that it gives shows whoever marks that notices arrive.
+_MARK: Final = """
+    WITH t AS MATERIALIZED (
+        SELECT set_config('lock_timeout', '1s', true) AS v, set_config('synchronous_commit', 'off', true) AS w),
+    m AS (UPDATE {table} AS i SET followed_until = clock_timestamp() + make_interval(secs => %s)
+        FROM t WHERE i.id = %s AND t.v IS NOT NULL AND t.w IS NOT NULL RETURNING i.id)
+    SELECT count(*), pg_notify(%s, %s) FROM m"""
+
+
+class Watch:
+    """Watches one instance. Use: look; then again and again ``arm``, look, wait. What is committed after ``arm`` ends the next
+    wait. ``arm`` asks the database, the rest does not."""
+
+    def __init__(self, instance: InstanceFields) -> None:
+        self._using = alias_of(instance)
+        self._pk = instance.pk
+        self._table = instance._meta.db_table
+        self._hub: Hub | None = None
+        self._member: Member | None = None
+        self._marked_in = 0
+        self._mark_at = 0.0
+        self._unsure = False
+        self._poll = FIRST_POLL
+
+    def arm(self) -> None:
+        """From now on a commit is told. Raises what the database raises."""
+        self._forget()
+        connection = connections[self._using]
+        if connection.in_atomic_block or clock.stopped() is not None:
+            self.close()
+            return
+        if self._member is None:
+            self._hub = hub_of(self._using)
+            if self._hub is not None:
+                self._member = self._hub.join(self._pk, self._poke)
+        if self._hub is not None and connection.vendor == "postgresql":
+            self._mark_when_due(self._hub)
+        elif self._hub is not None:
+            self._mark_at = time.monotonic() + MARK_EVERY
+
+    def close(self) -> None:
+        """Let go of everything."""
+        if self._member is not None and self._hub is not None:
+            self._hub.leave(self._member)
+        self._hub = self._member = None
+
+    def _mark_when_due(self, hub: Hub) -> None:
+        now, generation = time.monotonic(), hub.generation
+        if not generation or (generation == self._marked_in and now < self._mark_at):
+            return
+        self._unsure = not self._mark(hub)
+        self._marked_in, self._mark_at = generation, now + (DEAF_PAUSE if self._unsure else MARK_EVERY)
+
+    def _mark(self, hub: Hub) -> bool:
+        """Renew the mark; False where somebody holds the row for long."""
+        text = hub.expect()
+        try:
+            with connections[self._using].cursor() as cursor:
+                cursor.execute(_MARK.format(table=self._table), [MARKED_FOR, self._pk, CHANNEL, text])
+        except OperationalError as error:
+            hub.forget(text)
+            if getattr(error.__cause__, "sqlstate", None) != "55P03":
+                raise
+            return False
+        except BaseException:
+            hub.forget(text)
+            raise
+        return True
+
+    def _longest(self) -> float:
+        """Seconds that one may wait without a look."""
+        if self._hub is None:
+            pause, self._poll = self._poll, min(1.5 * self._poll, LAST_POLL)
+            return pause
+        if self._hub.deaf or self._unsure:
+            return DEAF_PAUSE
+        return max(0.0, self._mark_at - time.monotonic())
+
+    def _poke(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        raise NotImplementedError
+
+
+class ThreadWatch(Watch):
+    """A watch by which a thread waits."""
+
+    def __init__(self, instance: InstanceFields) -> None:
+        super().__init__(instance)
+        self._event = threading.Event()
+
+    def wait(self, most: float) -> None:
+        """Return when another look is worth it, at the latest after ``most`` seconds."""
+        self._event.wait(max(0.0, min(most, self._longest())))
+
+    def _poke(self) -> None:
+        self._event.set()
+
+    def _forget(self) -> None:
+        self._event.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TaskWatch(Watch):
+    """A watch by which a task waits: no thread does. Made in the event loop; ``arm`` may run in any thread."""
+
+    def __init__(self, instance: InstanceFields) -> None:
+        super().__init__(instance)
+        self._loop = asyncio.get_running_loop()
+        self._event = asyncio.Event()
+
+    async def wait(self, most: float) -> None:
+        """The same as ``ThreadWatch.wait``."""
+        try:
+            async with asyncio.timeout(max(0.0, min(most, self._longest()))):
+                await self._event.wait()
+        except TimeoutError:
+            pass
+
+    def _poke(self) -> None:
+        self._loop.call_soon_threadsafe(self._event.set)
+
+    def _forget(self) -> None:
+        self._loop.call_soon_threadsafe(self._event.clear)
