@@ -9,9 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -37,6 +39,8 @@ BUSY_TURNS: Final = 10_000
 """After so many turns without a rest a loop gets its next answer all the same: something in it spins."""
 TELL_SECONDS: Final = 10.0
 """After so long it is told what keeps an instance from being put away."""
+TURN_SECONDS: Final = 1.0
+"""For so long a loop is waited for to come to its next turn: code in it may block it."""
 STALLED_SECONDS: Final = 30.0
 """For so long ``run`` may wait for what only another thread could bring."""
 FORSAKEN_SECONDS: Final = 1.0
@@ -157,8 +161,12 @@ class Answers:
 
     def end_bodies(self, alive: Callable[[], bool]) -> None:
         """Bodies in flight end and are stored: nobody else may begin with the instance before (design 1)."""
-        while self.bodies and alive() and not self._execution.lease.lost:
+        while self._under_way() and alive() and not self._execution.lease.lost:
             self._do_now(LOOK)
+        turned = threading.Event()  # one that has ended this moment asks in the same turn of the loop to be stored
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(turned.set)
+            turned.wait(TURN_SECONDS)
         self._do_now(0)
 
     def close(self) -> None:
@@ -228,8 +236,6 @@ class Answers:
 
     def _deliver(self, ask: Ask, value: Any, error: Exception | None) -> None:
         """In the loop."""
-        if isinstance(value, Body):
-            self._undelivered.discard(value)
         if ask.record is not None:
             self.order.passed(ask.record)
         ask.deliver(value, error)
@@ -313,7 +319,12 @@ class Answers:
     def _alone(self) -> bool:
         """Whether an async body is under way that shall be alone: after a worker was lost, until something is stored (design 6,
         "Interruptions")."""
-        return self._execution.interrupted and bool(self.bodies or self._undelivered)
+        return self._execution.interrupted and self._under_way()
+
+    def _under_way(self) -> bool:
+        """Whether a body runs in the loop, or was begun and is on its way there."""
+        self._undelivered = {body for body in self._undelivered if not body.begun}
+        return bool(self.bodies or self._undelivered)
 
     def _waiting(self) -> list[Ask]:
         for call in [call for call in self._parked if call.gone]:
@@ -337,7 +348,7 @@ class Answers:
             return
         self._look_at = now + LOOK
         self.check_abandoned()
-        if not self.bodies:
+        if not self._under_way():
             self._execution.check_alive()
         waiting = self._waiting()
         if not waiting or self.bodies:

@@ -141,22 +141,22 @@ current_body: ContextVar[AsyncBodyRun | None] = ContextVar("durableflow_body", d
 
 
 class Body:
-    """A body on its way into the loop."""
+    """A body on its way into the loop. ``begun``: it is there, or it is dropped."""
 
     def __init__(self, run: AsyncBodyRun, awaitable: Awaitable[Any]) -> None:
         self.run = run
         self._awaitable = awaitable
-        self._begun = False
+        self.begun = False
 
     async def end(self, place: Place) -> Finish:
         """In the loop: run it to its end or its deadline. Cancelled from outside, it is cancelled too, and nothing is written:
         who cancels a step does not ask for its outcome."""
-        self._begun = True
         run, attempt = self.run, self.run.attempt
         attempt.grace = BLOCKED_SECONDS
         attempt.move(place.thread, [])
         watcher.watch(attempt, run.lease, [])
         place.bodies.add(run)
+        self.begun = True  # not before: between the two it would seem to be over
         try:
             task = place.new_body(self._inside(), contextvars.copy_context())
             in_time = await _wait(task, attempt, place)
@@ -184,8 +184,8 @@ class Body:
 
     def drop(self) -> None:
         """Nobody waits for it any more: it does not begin."""
-        if not self._begun:
-            self._begun = True
+        if not self.begun:
+            self.begun = True
             close(self._awaitable)
 
 

@@ -79,6 +79,7 @@ class AsyncRun:
             self._calls.stopping = True
             if not isinstance(stop.outcome, Drop):
                 self._answers.end_bodies(self._thread.is_alive)
+                self._replay.stop = stop  # not that of a body which has failed meanwhile, and waits for its retry
             raise
         finally:
             try:

@@ -20,7 +20,7 @@ from durableflow.core import codec
 from durableflow.engine import asyncgroups, asyncraces, continuing
 from durableflow.engine.asyncanswers import AGAIN, Answers, Ask
 from durableflow.engine.asyncbody import AsyncBodyRun, Body
-from durableflow.engine.asynccalls import Calls, DurableCall, check_arguments, turn_of
+from durableflow.engine.asynccalls import Calls, DurableCall, check_arguments, drop, turn_of
 from durableflow.engine.desk import END, NEW, Desk, Turn
 from durableflow.engine.execution import Execution
 from durableflow.engine.journal import COMPLETE, Identity, Record
@@ -169,6 +169,10 @@ class AsyncRuntime:
         self.answers.submit(ask, turn)
         try:
             value, error = await ask.future
+        except asyncio.CancelledError:
+            if ask.future.done() and not ask.future.cancelled():
+                drop(ask.future.result()[0])  # it came at this very moment, and nobody takes it
+            raise
         finally:
             ask.wake()
         if error is not None:
