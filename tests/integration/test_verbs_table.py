@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import AnonymousUser, User
 from django.core.exceptions import PermissionDenied
 from django.db import connection, transaction
 
-from durableflow import InstanceAlreadyExists, InvalidTransition, Step, Workflow, WorkflowEvent, drain
+from durableflow import InvalidTransition, Step, Workflow, WorkflowEvent, drain
 from durableflow.core.statuses import ACTIVE, FINISHED, TRANSITIONS, Status, allowed
 from durableflow.engine import endings
 from durableflow.engine.claims import claim
@@ -26,13 +24,35 @@ from tests.support.concurrency import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPERATE = "durableflow.operate_workflowinstance"
+OVERRIDE = "durableflow.override_workflowinstance"
 VERBS: dict[str, Callable[..., Any]] = {
+    "pause": lambda row, **kwargs: row.pause(**kwargs),
     "terminate": lambda row, **kwargs: row.terminate(**kwargs),
     "resume": lambda row, **kwargs: row.resume(**kwargs),
     "retry": lambda row, **kwargs: row.retry(**kwargs),
+    "restart": lambda row, **kwargs: row.restart(**kwargs),
+    "complete_step": lambda row, **kwargs: row.complete_step(step_of(row), 1, **kwargs),
     "send_event": lambda row, **kwargs: row.send_event("x", 1, **kwargs),
 }
-AFTER = {"terminate": "terminated", "resume": "queued", "retry": "queued"}
+STATE_VERBS = ("pause", "terminate", "resume", "retry", "restart")
+# A status in which the verb is possible, and does nothing the second time.
+FROM = {"resume": "paused", "retry": "errored", "complete_step": "errored"}
+AFTER = {"terminate": "terminated", "retry": "queued", "restart": "queued"}
+
+
+def after(verb: str, status: str) -> str:
+    """Design 2, "Transitions", once more."""
+    if verb == "pause":
+        return "waiting_for_pause" if status == "running" else "paused"
+    if verb == "resume":
+        return "running" if status == "waiting_for_pause" else "queued"
+    if verb == "complete_step" and status == "errored":
+        return "queued"
+    return AFTER.get(verb, status)
+
+
+def right(verb: str) -> str:
+    return OVERRIDE if verb == "complete_step" else OPERATE
 
 
 class Waits(Workflow[Any, Any]):
@@ -44,8 +64,17 @@ class Waits(Workflow[Any, Any]):
         return step.wait_for_event("x", type="x").payload
 
 
+def step_of(row: WorkflowInstance) -> StepRecord:
+    return StepRecord.objects.filter(instance=row.pk, name="a").first() or StepRecord(name="a")
+
+
 def in_status(status: str) -> WorkflowInstance:
+    """With a step that could be completed by hand."""
     row = Waits.create()
+    open_or_cancelled = "cancelled" if status in FINISHED else "pending"
+    StepRecord.objects.create(
+        instance=row, run_number=1, kind="do", name="a", count=1, seq=1, execution=1, status=open_or_cancelled
+    )
     WorkflowInstance.objects.filter(pk=row.pk).update(status=status, wake_at=None)
     row.refresh_from_db()
     return row
@@ -57,19 +86,23 @@ def everything() -> list[Any]:
 
 
 def test_the_table_is_the_designs() -> None:
-    """Design 2, "Transitions", for the verbs that exist."""
-    assert TRANSITIONS["claim"] == {
-        Status.QUEUED: Status.RUNNING,
-        Status.WAITING: Status.RUNNING,
-        Status.RUNNING: Status.RUNNING,
-    }
-    assert TRANSITIONS["suspend"] == {Status.RUNNING: Status.WAITING}
-    assert TRANSITIONS["give_back"] == {Status.RUNNING: Status.QUEUED}
-    assert TRANSITIONS["resume"] == {Status.PAUSED: Status.QUEUED}
+    """Design 2, "Transitions"."""
+    pausing = {Status.WAITING_FOR_PAUSE: Status.WAITING_FOR_PAUSE}
+    started = (Status.QUEUED, Status.WAITING, Status.RUNNING)
+    assert TRANSITIONS["claim"] == dict.fromkeys(started, Status.RUNNING) | pausing
+    assert TRANSITIONS["suspend"] == {Status.RUNNING: Status.WAITING, Status.WAITING_FOR_PAUSE: Status.PAUSED}
+    assert TRANSITIONS["give_back"] == {Status.RUNNING: Status.QUEUED, Status.WAITING_FOR_PAUSE: Status.PAUSED}
+    for end in ("complete", "fail", "roll_back", "block"):
+        assert set(TRANSITIONS[end]) == {Status.RUNNING, Status.WAITING_FOR_PAUSE}
+    assert set(TRANSITIONS["pause"]) == set(started)
+    assert set(TRANSITIONS["resume"]) == {Status.PAUSED, Status.WAITING_FOR_PAUSE}
     assert TRANSITIONS["retry"] == {Status.ERRORED: Status.QUEUED}
+    assert set(TRANSITIONS["restart"]) == set(Status) - {Status.QUEUED, Status.ROLLING_BACK}
+    assert set(TRANSITIONS["complete_step"]) == {Status.QUEUED, Status.WAITING, Status.PAUSED, Status.ERRORED}
     assert set(TRANSITIONS["terminate"]) == ACTIVE - {Status.ROLLING_BACK}
-    assert set(TRANSITIONS["terminate"].values()) == {Status.TERMINATED}
     assert set(TRANSITIONS["send_event"]) == ACTIVE - {Status.ROLLING_BACK}
+    for verb in (*STATE_VERBS, "complete_step", "send_event"):
+        assert TRANSITIONS[verb] == {status: after(verb, status) for status in TRANSITIONS[verb]}
     ends = {status for verb in ("complete", "fail", "terminate") for status in TRANSITIONS[verb].values()}
     assert ends == FINISHED
 
@@ -82,7 +115,7 @@ def test_every_verb_in_every_status(verb: str, status: str) -> None:
     if allowed(verb, status):
         VERBS[verb](row)
         row.refresh_from_db()
-        assert row.status == AFTER.get(verb, status)
+        assert row.status == after(verb, status)
         assert everything() != before
     else:
         with pytest.raises(InvalidTransition) as refused:
@@ -92,10 +125,10 @@ def test_every_verb_in_every_status(verb: str, status: str) -> None:
         assert everything() == before
 
 
-@pytest.mark.parametrize("verb", ["terminate", "resume", "retry"])
+@pytest.mark.parametrize("verb", [*STATE_VERBS, "complete_step"])
 def test_a_verb_twice_changes_nothing_the_second_time(verb: str) -> None:
     """LIF-06: that is what safe against double clicks means; also from a page that was loaded before."""
-    row = in_status({"terminate": "waiting", "resume": "paused", "retry": "errored"}[verb])
+    row = in_status(FROM.get(verb, "waiting"))
     page = WorkflowInstance.objects.get(pk=row.pk)
     VERBS[verb](row)
     before = everything()
@@ -105,26 +138,26 @@ def test_a_verb_twice_changes_nothing_the_second_time(verb: str) -> None:
     assert everything() == before
 
 
-@pytest.mark.parametrize("verb", ["terminate", "resume", "retry"])
+@pytest.mark.parametrize("verb", [*STATE_VERBS, "complete_step"])
 def test_two_clicks_at_once_do_it_once(verb: str) -> None:
     for _ in range(8):
-        row = in_status({"terminate": "waiting", "resume": "paused", "retry": "errored"}[verb])
+        row = in_status(FROM.get(verb, "waiting"))
         entries = row.history.count()
         tasks = together(*[lambda pk=row.pk: VERBS[verb](WorkflowInstance.objects.get(pk=pk))] * 3)  # type: ignore[misc]
         errors = [task.error for task in tasks if task.error is not None]
         assert len(errors) == 2 and all(isinstance(error, InvalidTransition) for error in errors)
-        assert row.history.count() == entries + 1
+        assert row.history.count() == entries + (2 if verb == "complete_step" else 1)
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_only_who_may_operate(user_factory: UserFactory, verb: str) -> None:
     """Design 9: ``by=user`` is checked, ``by=None`` is trusted; the creator's own instance is no exception."""
-    status = {"resume": "paused", "retry": "errored"}.get(verb, "waiting")
+    status = FROM.get(verb, "waiting")
     starter = user_factory("starter", permissions=["durableflow.view_workflowinstance"])
     decider = user_factory(
         "decider", permissions=["durableflow.decide_pendingevent", "durableflow.start_workflowinstance"]
     )
-    gone = user_factory("gone", permissions=[OPERATE], is_active=False)
+    gone = user_factory("gone", permissions=[OPERATE, OVERRIDE], is_active=False)
     row = in_status(status)
     WorkflowInstance.objects.update(created_by=starter)
     before = everything()
@@ -132,7 +165,7 @@ def test_only_who_may_operate(user_factory: UserFactory, verb: str) -> None:
         with pytest.raises(PermissionDenied, match="may not"):
             VERBS[verb](row, by=stranger)
     assert everything() == before
-    VERBS[verb](row, by=user_factory("operator", permissions=[OPERATE]))
+    VERBS[verb](row, by=user_factory("operator", permissions=[right(verb)]))
     assert everything() != before
 
 
@@ -149,11 +182,11 @@ def test_a_right_on_the_one_row_is_enough(
     user_factory: UserFactory, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """api.md, "Permissions": asked as ``has_perm(p)`` or ``has_perm(p, instance)``."""
-    row = in_status({"resume": "paused", "retry": "errored"}.get(verb, "waiting"))
+    row = in_status(FROM.get(verb, "waiting"))
     owner = user_factory("owner")
 
     def has_perm(self: User, name: str, obj: Any = None) -> bool:
-        return obj is not None and obj.pk == row.pk and name == OPERATE
+        return obj is not None and obj.pk == row.pk and name == right(verb)
 
     monkeypatch.setattr(User, "has_perm", has_perm)
     VERBS[verb](row, by=owner)
@@ -173,10 +206,10 @@ class Primary:
 def test_a_row_that_was_read_from_a_replica(verb: str, settings: Any) -> None:
     """Design 2: the tables live where the project's router puts them; a verb goes to the database for writing."""
     settings.DATABASE_ROUTERS = [f"{__name__}.Primary"]
-    row = in_status({"resume": "paused", "retry": "errored"}.get(verb, "waiting"))
+    row = in_status(FROM.get(verb, "waiting"))
     row._state.db = "replica"
     VERBS[verb](row)
-    assert WorkflowInstance.objects.get().status == AFTER.get(verb, "waiting")
+    assert WorkflowInstance.objects.get().status == after(verb, FROM.get(verb, "waiting"))
 
 
 def test_a_decision_of_a_wait_that_was_read_from_a_replica(settings: Any) -> None:
@@ -196,16 +229,21 @@ def test_a_decision_of_a_wait_that_was_read_from_a_replica(settings: Any) -> Non
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_audit_names_actor_door_and_reason(user_factory: UserFactory, verb: str) -> None:
     """SEC-10: also after the person is gone."""
-    ada = user_factory("ada", permissions=[OPERATE])
-    row = in_status({"resume": "paused", "retry": "errored"}.get(verb, "waiting"))
+    ada = user_factory("ada", permissions=[right(verb)])
+    row = in_status(FROM.get(verb, "waiting"))
     newest = HistoryEntry.objects.order_by("-id").values_list("id", flat=True)[0]
     VERBS[verb](row, by=ada, reason="because", via="admin")
     if verb == "send_event":
         drain()
-    entry = row.history.filter(pk__gt=newest).exclude(via="engine").get()
-    expected = {"terminate": "workflow_terminated", "send_event": "event_received"}.get(verb, "workflow_queued")
+    entry = row.history.filter(pk__gt=newest).exclude(via="engine").order_by("id")[0]
+    expected = {
+        "pause": "workflow_paused",
+        "terminate": "workflow_terminated",
+        "send_event": "event_received",
+        "complete_step": "step_completed",
+    }.get(verb, "workflow_queued")
     assert (entry.type, entry.actor, entry.actor_name) == (expected, ada, "ada")
-    assert (entry.via, entry.reason, entry.run_number) == ("admin", "because", 1)
+    assert (entry.via, entry.reason, entry.run_number) == ("admin", "because", row.run_number)
     ada.delete()
     entry.refresh_from_db()
     assert (entry.actor, entry.actor_name) == (None, "ada")
@@ -229,7 +267,7 @@ def test_a_row_that_is_gone(verb: str) -> None:
 
 def test_available_actions_are_what_would_work(user_factory: UserFactory) -> None:
     """Design 12: no no-op is ever offered; and what is offered works."""
-    operator, stranger = user_factory("operator", permissions=[OPERATE]), user_factory("stranger")
+    operator, stranger = user_factory("operator", permissions=[OPERATE, OVERRIDE]), user_factory("stranger")
     for status in Status:
         row = in_status(status)
         offered = row.available_actions(operator)
@@ -322,73 +360,3 @@ def test_engine_and_verbs_change_statuses_by_the_table_only() -> None:
         WorkflowInstance.objects.get(pk=row.pk).status for row in (done, failing, stopped, blocked, lost, returned)
     ]
     assert statuses == ["complete", "errored", "terminated", "terminated", "complete", "complete"]
-
-
-# Twins -------------------------------------------------------------------------------------------------------------------
-
-
-def test_the_async_twins_do_the_same(user_factory: UserFactory) -> None:
-    """api.md: every verb has an a-twin."""
-    ada = user_factory("ada", permissions=[OPERATE, "durableflow.decide_pendingevent"])
-
-    class Twin(Workflow[Any, Any]):
-        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-            if event.params == "fail":
-                raise ValueError("no")
-            return [step.wait_for_approval("ok", title="Ok?").by, step.wait_for_event("x", type="x").payload]
-
-    async def begin() -> list[WorkflowInstance]:
-        row = await Twin.acreate("go", instance_id="a", created_by=ada)
-        with pytest.raises(InstanceAlreadyExists):
-            await Twin.acreate("go", instance_id="a")
-        again, created = await Twin.aget_or_create("go", instance_id="a")
-        assert (again.pk, created) == (row.pk, False)
-        assert (await Twin.aget("a")).pk == row.pk
-        return [row, await Twin.acreate("fail"), await Twin.acreate("go"), await Twin.acreate("go")]
-
-    row, failing, stopped, blocked = async_to_sync(begin)()
-    drain()
-    WorkflowInstance.objects.filter(pk=blocked.pk).update(status="paused", blocked="x", wake_at=None)
-
-    async def go_on() -> None:
-        pending = await row.pending_events.aget()
-        decision = await pending.aapprove(by=ada, comment="fine")
-        assert (decision.by, decision.comment) == ("ada", "fine")
-        sent = await row.asend_event("x", 7, by=ada)
-        assert sent.sent_by_name == "ada"
-        await failing.aretry(by=ada, reason="again")
-        await stopped.aterminate(by=ada)
-        await blocked.aresume(by=ada)
-        with pytest.raises(InvalidTransition):
-            await stopped.aterminate()
-        with pytest.raises(PermissionDenied):
-            await row.aterminate(by=AnonymousUser())
-
-    async_to_sync(go_on)()
-    drain()
-    assert async_to_sync(row.aresult)(timeout=1) == ["ada", 7]
-    statuses = [WorkflowInstance.objects.get(pk=one.pk).status for one in (failing, stopped, blocked)]
-    assert statuses == ["errored", "terminated", "waiting"]
-
-    async def refuse() -> None:
-        await (await blocked.pending_events.aget()).areject(by=ada)
-
-    async_to_sync(refuse)()
-    assert blocked.pending_events.get().approved is False
-
-
-def test_awaiting_a_result_lets_others_go_on() -> None:
-    """Also their synchronous code, which Django runs in one and the same thread: else the end could never come."""
-    row = Waits.create()
-
-    async def both() -> Any:
-        waiting = asyncio.ensure_future(row.aresult(timeout=60))
-        await asyncio.sleep(0)
-        await (await Waits.aget(row.instance_id)).asend_event("x", 7)
-        await sync_to_async(drain)()
-        return await waiting
-
-    assert async_to_sync(both)() == 7
-    other = Waits.create()
-    with pytest.raises(TimeoutError):
-        async_to_sync(other.aresult)(timeout=0.02)
