@@ -142,6 +142,13 @@ class RollbackAnswer(Answer):
     failed = serializers.ListField(child=serializers.CharField())
 
 
+class RetentionAnswer(Answer):
+    """For how many seconds an instance is kept after its end; null: as the workflow or the settings say."""
+
+    success = Seconds(allow_null=True)
+    error = Seconds(allow_null=True)
+
+
 class ParentAnswer(NamedInstance):
     """The instance that has started this one. ``step``: the label of its step that did."""
 
@@ -160,8 +167,12 @@ class InstanceAnswer(InstanceRow):
     """An instance. The view gives ``reason``, ``waiting_for``, ``error``, ``parent`` and ``actions`` through the context."""
 
     code_version = serializers.IntegerField()
+    starts_at = Moment(allow_null=True)
     scheduled_for = Moment(allow_null=True)
+    cron = serializers.CharField()
     deadline_at = Moment(allow_null=True)
+    paused_at = Moment(allow_null=True)
+    retention = serializers.SerializerMethodField()
     parent = serializers.SerializerMethodField()  # type: ignore[assignment]
     params = Shown()
     output = Shown()
@@ -196,6 +207,11 @@ class InstanceAnswer(InstanceRow):
     def get_error(self, row: Any) -> Any:
         """What ended it."""
         return shown(self.context["error"])
+
+    @extend_schema_field(RetentionAnswer)
+    def get_retention(self, row: Any) -> Any:
+        """Its own, as its start said."""
+        return RetentionAnswer({"success": row.retention_success, "error": row.retention_error}).data
 
     @extend_schema_field(RollbackAnswer(allow_null=True))
     def get_rollback(self, row: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from django import forms
@@ -126,3 +128,46 @@ def second_of() -> str:
     if not mended[0]:
         raise OSError("not yet")
     return count_up("second")
+
+
+class ApiStory(Workflow[Any, Any]):
+    """Two steps with a nap between; ``inside`` is done in the body of the second."""
+
+    class Meta:
+        name = "api-story"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        one = step.do("one", count_up, "one")
+        step.sleep("nap", "1 hour")
+        return [one, step.do("two", do_inside), step.do("three", count_up, "three")]
+
+
+inside: list[Callable[[], object]] = []
+
+
+def do_inside() -> str:
+    """Do what a test wants done while a body runs, once."""
+    if inside:
+        inside.pop()()
+    return count_up("two")
+
+
+class ApiQuick(Workflow[Any, Any]):
+    """One step, whose body says that it runs and waits until it may end."""
+
+    class Meta:
+        name = "api-quick"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.do("only", through_gates)
+
+
+gates: list[threading.Event] = []
+
+
+def through_gates() -> str:
+    """Open the first gate, and go through the second."""
+    running, go = gates
+    running.set()
+    go.wait(30)
+    return "done"

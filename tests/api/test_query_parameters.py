@@ -53,6 +53,12 @@ def test_what_means_nothing_is_refused(client_of, order, path, known) -> None:
     assert client_of("anonymous").get(f"{path}?statsu=failed").status_code in (401, 403), "who asks comes first"
 
 
+def test_what_means_nothing_of_schedules_is_refused(client_of) -> None:
+    known = "cursor, enabled, format, page_size, workflow"
+    response = client_of("planner").get("/api/schedules/?enabeld=true")
+    assert response.status_code == 400 and response.json()["detail"].endswith(f"Known ones: {known}.")
+
+
 def test_probes_and_verbs_take_whatever_proxies_add(client_of, order) -> None:
     order()
     assert client_of("anonymous").get("/api/health/?t=1").status_code in (200, 503)

@@ -75,6 +75,8 @@ def test_how_long_it_is_kept(starter) -> None:
     first, second = WorkflowInstance.objects.order_by("instance_id")
     assert (first.retention_success, first.retention_error) == (timedelta(hours=1), timedelta(minutes=1))
     assert (second.retention_success, second.retention_error) == (None, None)
+    assert starter.get(f"{ORDERS}a/").json()["retention"] == {"success": 3600.0, "error": 60.0}
+    assert starter.get(f"{ORDERS}b/").json()["retention"] == {"success": None, "error": None}
 
 
 @pytest.mark.parametrize(
