@@ -26,9 +26,9 @@ from durableflow.cluster.table import TABLE
 from durableflow.cluster.wallclock import WallClock
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
-from durableflow.engine import heartbeat
+from durableflow.engine import heartbeat, schedules
 from durableflow.engine.delivery import delivery
-from durableflow.engine.look import NextDue, next_due
+from durableflow.engine.look import SCHEDULE, NextDue, next_due
 from durableflow.engine.takeover import expire
 from durableflow.models.creation import database
 
@@ -162,10 +162,11 @@ class Broker(ORM):  # type: ignore[misc]
         if self._clock is not None:
             self._clock.look(self._using, self._tasks_were_due)
         self._listener.arm()
+        schedules.look(self._using)
         delivered = delivery(self._using)
         if delivered.due is None:
             due = next_due(self._using)
-            TABLE.saw(0.0 if due is None else -due.seconds)
+            TABLE.saw(0.0 if due is None else -due.seconds)  # that of a schedule is never late
         else:  # whoever is due first will be claimed first; that somebody is due is known without asking
             due = NextDue(0.0, delivered.due)
         asked = time.monotonic()
@@ -175,7 +176,8 @@ class Broker(ORM):  # type: ignore[misc]
             return drain
         tasks: Tasks | None = super().dequeue() if self._room() else None
         if not tasks and self._wait(due, asked, locked=delivered.again) and due is not None:
-            return self._hand_out(due)  # a timer's moment is known: nothing has to be asked first
+            if due.instance != SCHEDULE:
+                return self._hand_out(due)  # a timer's moment is known: nothing has to be asked first
         return tasks or None
 
     def _tasks_were_due(self, edge: datetime) -> None:

@@ -188,7 +188,9 @@ def _line(text: str) -> _Line:
 def _read(text: str) -> CronSim:
     parts = text.upper().split()
     if len(parts) != len(_FIELDS):
-        raise ValueError(f"The cron line {text!r} has {len(parts)} fields. It needs {_FORM}.")
+        raise ValueError(
+            f"The cron line {text!r} has {len(parts)} field{'s' if len(parts) != 1 else ''}. It needs {_FORM}."
+        )
     for part, (field, name, allowed) in zip(parts, _FIELDS, strict=True):
         try:
             field.parse(part)

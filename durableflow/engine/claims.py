@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
 
+from durableflow.core import notices
 from durableflow.core.statuses import Status
 from durableflow.engine import flushing, held, slots
 from durableflow.engine.lease import Claim, Lease, elapsed, told_of_stop
@@ -93,15 +94,17 @@ def _round(using: str, find: Found, wanted: int, window: int, *, plain: bool = F
 
 
 def _claims(using: str, rows: Sequence[tuple[Any, ...]], before: float) -> list[Claim]:
-    return [_made(using, row, before) for row in rows]
+    made = [_made(using, row, before) for row in rows]
+    for claim in made:
+        if claim.lease.followed:
+            notices.give(using, claim.lease.pk)
+    return made
 
 
 def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
-    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step, followed) = row[
-        10:19
-    ]
-    (token, lost_token, lost_owner, now) = row[19:]
+    (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step) = row[10:18]
+    (followed, cron, token, lost_token, lost_owner, now) = row[18:]
     counted = lost_token is not None
     if (
         not counted and lost_owner is not None
@@ -132,6 +135,7 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
         params=params,
         created=created_at,
         scheduled_for=moment(scheduled_for),
+        cron=cron,
         deadline_at=moment(deadline_at),
         created_by_id=created_by_id,
         code_version=code_version,

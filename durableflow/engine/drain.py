@@ -12,7 +12,7 @@ from django.db import Error
 from durableflow.core import atomicity
 from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
-from durableflow.engine import heartbeat, replacement, shutdown
+from durableflow.engine import chores, heartbeat, replacement, schedules, shutdown
 from durableflow.engine.claims import look
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
@@ -32,7 +32,7 @@ DELIVER_SELDOM: Final = 0.5  # seconds; where somebody else does, who hears of e
 
 
 def drain(seconds: float = 1.0) -> int:
-    """Deliver what was sent and execute due instances until nothing is due or ``seconds`` have passed; returns the
+    """Deliver what was sent, fire schedules, and execute due instances until nothing is due or ``seconds`` have passed; returns the
     number of executions.
 
     An execution that has begun is never cut short, but by Ctrl-C: then its instance is queued again. With THREADS above 1
@@ -43,9 +43,9 @@ def drain(seconds: float = 1.0) -> int:
 
 
 def drain_for(seconds: float, *, wanted: Callable[[], bool] | None = None, delivered: bool = False) -> int:
-    """``drain()`` for schedulers that know more. ``wanted``: asked every 20 ms by one helper that has nothing to do while
+    """``drain()`` for callers that know more. ``wanted``: asked every 20 ms by one helper that has nothing to do while
     the calling thread is in a long body: True if work is due. ``delivered``: who asks for the drain goes on to deliver what
-    was sent, so that the drain looks for due work first, and seldom into the inbox."""
+    was sent and to fire schedules, so that the drain looks for due work first, seldom into the inbox, and not at schedules."""
     if where := atomicity.opened():
         raise RuntimeError(
             f"drain() inside {where} is refused: a claim has to be committed before anything runs. Call it after the block."
@@ -90,6 +90,8 @@ def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[]
     with flushed_later(using) if helpers is None else helpers.draining(using, end, wanted):
         while not (replacement.wanted() or room().occupied()):
             now = time.monotonic()
+            if not delivered:
+                schedules.look(using)
             if now - delivered_at >= (DELIVER_SELDOM if delivered else DELIVER_EVERY):
                 again, delivered_at = deliver(using), now
             claimed, count, more = _look(using, helpers)
@@ -99,8 +101,9 @@ def _drain(using: str, seconds: float, helpers: Pool | None, wanted: Callable[[]
                 if helpers is not None:
                     helpers.scout()
                 execute(claimed)
+                chores.do_one(using, idle=False)
             elif not more:
-                if delivered_at == now and not again:
+                if delivered_at == now and not again and not chores.do_one(using, idle=True):
                     break
                 delivered_at = float("-inf") if not again else delivered_at
                 if again:

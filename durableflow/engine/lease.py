@@ -142,6 +142,7 @@ class Claim:
     rolling_back: bool = False
     uncharged: bool = True
     counted: bool = False
+    cron: str = ""
     _taken: float = field(default_factory=elapsed)
 
     @property

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from durableflow.core import clock
-from durableflow.engine import held, slots
+from durableflow.engine import chores, held, schedules, slots
 from durableflow.engine.sql import INSTANCE, is_postgres, moment, run
 from durableflow.models.instance_fields import CLAIM_CLASSES
+
+SCHEDULE: Final = 0
+"""Stands for a schedule among the primary keys of instances."""
+CHORE: Final = -1
+"""Stands for a chore."""
+MOMENT: Final = 0.001
+"""Seconds: a slot that is due is fired by the next look, not by a worker."""
 
 
 @dataclass(frozen=True)
 class NextDue:
-    """The first row that will be due: ``seconds`` from now (0 or less: it is due now), ``instance`` its primary key."""
+    """The first row that will be due: ``seconds`` from now (0 or less: it is due now), ``instance`` its primary key. 0: it is
+    a schedule, which is no work for a worker: the looker fires it. -1: it is a chore, which a drain does."""
 
     seconds: float
     instance: int
 
 
 def next_due(using: str) -> NextDue | None:
-    """Look at the head of each claim class; None when no instance will ever be due by itself.
+    """Look at the head of each claim class, at the next slot of a schedule and at the next chore; None when nothing will ever be
+    due by itself.
 
     Takes no lock. Each few seconds it also looks for what nobody's clock makes due: parked instances for which there is a
     slot, and held ones that this code may run.
@@ -27,6 +37,15 @@ def next_due(using: str) -> NextDue | None:
     slots.sweep(using)
     if (waiting := held.found(using, 1)) is not None:
         return NextDue(0.0, waiting.pks[0])
+    found = [_next_instance(using)]
+    if (slot := schedules.seconds_until_next(using)) is not None:
+        found.append(NextDue(max(slot, MOMENT), SCHEDULE))
+    if (chore := chores.seconds_left(using)) is not None:
+        found.append(NextDue(chore, CHORE))
+    return min((due for due in found if due is not None), key=lambda due: due.seconds, default=None)
+
+
+def _next_instance(using: str) -> NextDue | None:
     if is_postgres(using):
         rows = run(
             using,

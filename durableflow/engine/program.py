@@ -22,6 +22,7 @@ def run_program(cls: type[Any], params: Any, execution: Execution) -> Any:
         workflow=claim.workflow,
         run_number=claim.run_number,
         scheduled_for=claim.scheduled_for,
+        cron=claim.cron,
     )
     program = cls()
     token = running.program.set(claim.label)

@@ -34,7 +34,7 @@ from durableflow.models.instance_fields import CLAIM_CLASSES
 _NEAR_SQLITE: Final = "id, lease_token, owner, workflow, concurrency_key, started"
 _COLUMNS: Final = (
     "id, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at, created_by_id, "
-    "code_version, interruptions, give_backs, holds_slot, concurrency_key, status, parent_step_id, followed_until"
+    "code_version, interruptions, give_backs, holds_slot, concurrency_key, status, parent_step_id, followed_until, cron"
 )
 IS_HELD: Final = f"hold IN ({', '.join(repr(reason) for reason in sorted(HELD))})"
 # What was held has waited for nothing but this claim: its give-backs are over. A lease of a process that was asked to stop

@@ -92,9 +92,10 @@ class ScheduleVerbs(models.Model):
             stored = None if self._state.adding else self._stored(using, lock=True)
             only = kwargs.get("update_fields")
             names = _TIMING if only is None else [name for name in _TIMING if name in only]
-            if stored is None or any(getattr(self, name) != getattr(stored, name) for name in names):
+            moved = stored is None or any(getattr(self, name) != getattr(stored, name) for name in names)
+            if stored is None or moved or stored.problem:
                 if stored is not None and stored.buffered_slot is not None:
-                    self._drop_buffered(stored.buffered_slot, using)
+                    self.drop_buffered(stored.buffered_slot, using)
                 self._aim(using)
             else:
                 for name in _DERIVED:
@@ -167,7 +168,7 @@ class ScheduleVerbs(models.Model):
                 raise ValidationError(str(error)) from error
         self.look_at = self.next_slot
 
-    def _drop_buffered(self, slot: datetime, using: str) -> None:
+    def drop_buffered(self, slot: datetime, using: str) -> None:
         """The slot that waited for an earlier instance will not be started."""
         detail = "It waited for the end of an earlier instance when the schedule was changed or paused."
         row = self.skipped.model(
@@ -216,7 +217,7 @@ class ScheduleVerbs(models.Model):
             # Not save(): what cannot fire, and what this code does not know, can be paused too.
             using = row._state.db
             if row.buffered_slot is not None:
-                row._drop_buffered(row.buffered_slot, using)
+                row.drop_buffered(row.buffered_slot, using)
             values = {"enabled": False, "next_slot": None, "buffered_slot": None, "look_at": None}
             type(self)._base_manager.using(using).filter(pk=row.pk).update(**values)
             tell(using)

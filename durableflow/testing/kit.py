@@ -16,6 +16,7 @@ from durableflow.core.durations import Duration, parse_duration
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import StepKind
 from durableflow.engine.claims import look
+from durableflow.engine.declaring import declare
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
 from durableflow.engine.lease import Claim
@@ -26,6 +27,7 @@ from durableflow.models.creation import database
 from durableflow.models.instance_fields import Who
 from durableflow.testing.interception import KitInterceptor
 from durableflow.testing.mocks import Address, Mocks
+from durableflow.testing.slots import run_slots
 from durableflow.timeline import reason
 
 AT_ONE_MOMENT: Final = 20_000  # executions; a step has at most 10,000 retries
@@ -46,7 +48,7 @@ class Harness:
 
     Time stands still; ``advance`` alone moves it, and waits for retry delays, sleeps and deadlines without sleeping.
     ``run``, ``run_due``, ``advance``, ``approve``, ``reject`` and ``crash_before_checkpoint`` run everything that is due
-    before they return, and refresh every row that the harness gave out or was given.
+    before they return, and refresh every row that the harness gave out or was given. Schedules fire by ``advance`` alone.
     """
 
     def __init__(self, before_exit: Callable[[], None] = lambda: None) -> None:
@@ -54,6 +56,7 @@ class Harness:
         self._mocks = Mocks()
         self._rows: dict[int, models.Model] = {}
         self._before_exit = before_exit
+        self._declared: list[Any] = []
 
     # Running ----------------------------------------------------------------------------------------------------------
 
@@ -71,11 +74,15 @@ class Harness:
         self._run_until(self._now())
 
     def advance(self, duration: Duration) -> None:
-        """Move the clock, and run at its moment whatever becomes due on the way: retries, sleeps, deadlines.
+        """Move the clock, and run at its moment whatever becomes due on the way: retries, sleeps, deadlines, schedules.
 
-        Raises ValueError for a bad duration.
+        The rows of ``Meta.schedules`` are made by the first call. Raises ValueError for a bad duration.
         """
-        self._run_until(self._now() + parse_duration(duration))
+        target = self._now() + parse_duration(duration)
+        if (options := registry.options()) != self._declared:
+            declare(self._using)
+            self._declared = options
+        run_slots(self._using, target, self._now, self._run_until)
 
     # Answering --------------------------------------------------------------------------------------------------------
 

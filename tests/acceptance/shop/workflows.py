@@ -4,8 +4,18 @@ from typing import Any, TypedDict
 
 from django import forms
 
-from durableflow import (AsyncStep, EventTimeout, Retention, Retries, Rollback, Step, Undo, Workflow,
-                         WorkflowEvent)
+from durableflow import (
+    AsyncStep,
+    EventTimeout,
+    Retention,
+    Retries,
+    Rollback,
+    Schedule,
+    Step,
+    Undo,
+    Workflow,
+    WorkflowEvent,
+)
 from shop import services
 
 
@@ -31,12 +41,23 @@ class Checkout(Workflow[CartParams, dict[str, str]]):
     def run(self, event: WorkflowEvent[CartParams], step: Step) -> dict[str, str]:
         cart = step.do("load cart", services.load_cart, event.params["cart_id"])
         if cart["total"] > 500:
-            decision = step.wait_for_approval("manager approval", title=f"Order over 500: {cart['total']}", groups=["managers"],
-                                              form=RefundForm, allow_requester=False, timeout="3 days",
-                                              notify=services.mail_managers)
+            decision = step.wait_for_approval(
+                "manager approval",
+                title=f"Order over 500: {cart['total']}",
+                groups=["managers"],
+                form=RefundForm,
+                allow_requester=False,
+                timeout="3 days",
+                notify=services.mail_managers,
+            )
             if not decision:
                 return {"state": "rejected", "by": decision.by, "why": decision.comment}
-        charge = step.do("charge card", services.charge_card, cart["total"], retries=Retries(limit=10, delay=60, give_up_on=(services.CardDeclined,)))
+        charge = step.do(
+            "charge card",
+            services.charge_card,
+            cart["total"],
+            retries=Retries(limit=10, delay=60, give_up_on=(services.CardDeclined,)),
+        )
         step.set_progress({"state": "charged"})
         step.do("mail invoice", services.mail_invoice, cart, charge)
         return {"state": "paid", "charge": charge}
@@ -46,6 +67,7 @@ class Checkout(Workflow[CartParams, dict[str, str]]):
 class NightlyExport(Workflow[None, str]):
     class Meta:
         name = "nightly-export"
+        schedules = [Schedule(cron="0 2 * * *", timezone="Europe/Berlin", overlap="skip")]
         max_concurrency = 1
 
     def run(self, event: WorkflowEvent[None], step: Step) -> str:
@@ -64,8 +86,12 @@ def cancel_flight(undo: Undo[str]) -> None:
 class Trip(Workflow[dict[str, Any], list[str]]):
     def run(self, event: WorkflowEvent[dict[str, Any]], step: Step) -> list[str]:
         flight = step.do("book flight", services.book, "flight", rollback=cancel_flight)
-        hotel = step.do("book hotel", services.book, "hotel",
-                        rollback=Rollback(lambda undo: services.cancel("hotel", undo.output or ""), retries=20, timeout=30))
+        hotel = step.do(
+            "book hotel",
+            services.book,
+            "hotel",
+            rollback=Rollback(lambda undo: services.cancel("hotel", undo.output or ""), retries=20, timeout=30),
+        )
         step.do("pay", services.pay, [flight, hotel], retries=0)
         return [flight, hotel]
 
@@ -85,7 +111,9 @@ class Book(Workflow[dict[str, int], int]):
         sizes = step.map("measure", services.measure, range(500), concurrency=32)
         jobs: list[PageParams] = [{"page": n} for n in range(500)]
         keys = step.run_workflows("render pages", RenderPage, jobs, concurrency=50)
-        cover, index = step.gather("cover and index", lambda: self.cover(step), lambda: step.do("index", services.index, keys))
+        cover, index = step.gather(
+            "cover and index", lambda: self.cover(step), lambda: step.do("index", services.index, keys)
+        )
         return sum(sizes) + len(cover) + index
 
     def cover(self, step: Step) -> str:
@@ -115,7 +143,9 @@ class Agent(Workflow[dict[str, Any], str]):
             if "tool" not in reply:
                 return str(reply["text"])
             if reply["tool"] in services.DANGEROUS:
-                ok = await step.wait_for_approval("tool approval", title=f"Run {reply['tool']}?", context=reply, groups=["agents"])
+                ok = await step.wait_for_approval(
+                    "tool approval", title=f"Run {reply['tool']}?", context=reply, groups=["agents"]
+                )
                 if not ok:
                     messages.append({"role": "tool", "content": f"refused: {ok.comment}"})
                     continue
