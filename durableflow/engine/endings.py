@@ -132,6 +132,8 @@ def _finish(
         rows = run(lease.using, sql, params, bare=True)
         if not rows:
             raise LeaseLost(lease.label)
+        # Nothing comes after the end: who follows since this very body must hear of it.
+        lease.followed = rows[0][1] == "t" or rows[0][1] is True
         return
     with write_transaction(lease.using) if leftovers else raw_transaction(lease.using):
         now = clock.sqlite_text(clock.host_now())
@@ -164,11 +166,11 @@ def _finish_sql(leftovers: bool, later: bool, timeout: str, now: str) -> str:
         WITH {timeout}, i AS (
             UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL,
                 interruptions = 0, give_backs = 0, {_FREE.format(false="false")}
-            FROM t WHERE i.id = %s::bigint AND i.lease_token = %s::bigint AND t.v IS NOT NULL RETURNING i.id, i.run_number
+            FROM t WHERE i.id = %s::bigint AND i.lease_token = %s::bigint AND t.v IS NOT NULL RETURNING i.id, i.run_number, i.followed_until
         ){closing}
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
         SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i
-        RETURNING id{f", {ASYNC_COMMIT}" if later else ""}"""
+        RETURNING id, (SELECT followed_until > {now} FROM i){f", {ASYNC_COMMIT}" if later else ""}"""
 
 
 def _public(error: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from django.db import OperationalError, connections
 
-from durableflow.core import clock
+from durableflow.core import clock, notices
 from durableflow.core.statuses import (
     FINISHED,
     STEP_FINISHED,
@@ -162,6 +162,7 @@ def _terminate(using: str, rows: Sequence[Any], reasons: dict[int, str], undo: s
         )
         for row in rows
     )
+    notices.give_all(using, rows)
     family.end_children(using, [pk for pk in pks if pk not in undo], "has ended")
     family.end_children(using, [pk for pk in pks if pk in undo], "has ended", undo=True)
 

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from django.db import models, transaction
 
+from durableflow.core import notices
 from durableflow.core.names import check_text
 from durableflow.core.statuses import FINISHED, Via
 from durableflow.core.transactions import alias_of, write_transaction
@@ -60,15 +61,16 @@ def removing(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
     using = rows.db
     with write_transaction(using):
         limits.lock_slots_of(rows)
+        columns = ("pk", "concurrency_key", "holds_slot", "workflow", "instance_id", "parent_step_id", "status")
         locked = list(
-            rows.order_by("pk")
-            .select_for_update()  # FOR UPDATE
-            .values_list("pk", "concurrency_key", "holds_slot", "workflow", "instance_id", "parent_step_id", "status")
+            rows.order_by("pk").select_for_update().values_list(*columns, "followed_until")  # FOR UPDATE
         )
         pks = [row[0] for row in locked]
-        for pk, _, _, workflow, instance_id, parent_step, status in locked:
+        for pk, _, _, workflow, instance_id, parent_step, status, followed in locked:
             if parent_step is not None and status not in FINISHED:  # one that has ended has told it then
                 family.tell_parent(using, pk, f"{workflow}/{instance_id}", family.DELETED, parent_step)
+            if notices.followed(followed):
+                notices.give(using, pk)  # after the commit
         family.end_children(using, pks, "was deleted")
         yield pks
         for key, count in sorted(Counter(row[1] for row in locked if row[2]).items()):
