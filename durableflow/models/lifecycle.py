@@ -114,7 +114,7 @@ class LifecycleVerbs(InstanceFields):
 PAUSE_FIELDS = ["status", "paused_at", "wake_at", "hold"]
 RESUME_FIELDS = ["status", "blocked", "paused_at", "interruptions", "give_backs", "deadline_at", "wake_at"]
 LET_GO_FIELDS = ["lease_token", "owner", "woken", "suspect", "holds_slot", "hold"]
-END_FIELDS = ["status", "finished", "blocked", "wake_at", *LET_GO_FIELDS]
+END_FIELDS = ["status", "finished", "blocked", "paused_at", "wake_at", *LET_GO_FIELDS]
 
 
 def _end(row: InstanceFields, undone: bool, *, undo: bool) -> None:
@@ -122,7 +122,7 @@ def _end(row: InstanceFields, undone: bool, *, undo: bool) -> None:
     undo itself, but its children may have."""
     row.status = Status.TERMINATED
     row.finished = clock.expression(connections[row._state.db or "default"].vendor)
-    row.wake_at = None
+    row.wake_at = row.paused_at = None
     fields = END_FIELDS
     if undone:
         row.rollback = undoing.outcome(row)
@@ -138,7 +138,7 @@ def undo_first(row: InstanceFields) -> None:
     row.wake_at = clock.expression(connections[row._state.db or "default"].vendor)
     row.paused_at = None
     row.interruptions = row.give_backs = 0
-    row.save(update_fields=[*END_FIELDS, "paused_at", "interruptions", "give_backs"])
+    row.save(update_fields=[*END_FIELDS, "interruptions", "give_backs"])
     dispatch.wake(str(row._state.db))
 
 
