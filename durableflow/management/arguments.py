@@ -71,8 +71,10 @@ def start(text: str) -> datetime | timedelta:
     try:
         found = _moment(text)
         return _duration(text) if found is None else found
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from error
+    except (ValueError, OverflowError) as error:
+        raise ArgumentTypeError(
+            f"expected a moment (2026-12-01T08:00) or a duration from now ('10 minutes'), not {text!r}"
+        ) from error
 
 
 def _bound(text: str, more: timedelta) -> datetime:

@@ -82,18 +82,18 @@ class Printer:
         )
         return found
 
-    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> list[str]:
+    def table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]], *, indent: str = "") -> list[str]:
         """The lines of a table: its head, then one for each row. Cut to the width of a terminal; a pipe or a file gets all."""
         cells = [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in rows]
         texts = [[printable(cell.text) for cell in row] for row in cells]
         widths = [max(width(column.head), *(width(row[at]) for row in texts), 0) for at, column in enumerate(columns)]
         if self.stdout.isatty():
-            _shrink(widths, columns, shutil.get_terminal_size().columns)
+            _shrink(widths, columns, shutil.get_terminal_size().columns - len(indent))
         lines = [_line((_fit(column.head, column, size) for column, size in zip(columns, widths, strict=True)))]
         for row, said in zip(cells, texts, strict=True):
             fitted = (_fit(*each) for each in zip(said, columns, widths, strict=True))
             lines.append(_line(cell.paint(text) for cell, text in zip(row, fitted, strict=True)))
-        return lines
+        return [indent + line for line in lines]
 
     def print_table(self, columns: Sequence[Column], rows: Sequence[Sequence[Cell | str]]) -> None:
         """Print a table."""

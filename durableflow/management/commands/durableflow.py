@@ -36,8 +36,6 @@ class Command(BaseCommand):
 
     def handle(self, *, verb: str, **options: Any) -> None:
         """Run the verb that was given."""
-        if options.get("no_color") and options.get("force_color"):
-            raise CommandError("The --no-color and --force-color options can't be used together.", returncode=WRONG)
         chosen = next(each for each in VERBS if each.name == verb)
         try:
             if chosen.needs_tables:

@@ -12,6 +12,7 @@ from durableflow.management.verbs.health import HealthVerb
 from durableflow.management.verbs.list import ListVerb
 from durableflow.management.verbs.pause import Pause
 from durableflow.management.verbs.pending import Pending
+from durableflow.management.verbs.purge import PurgeVerb
 from durableflow.management.verbs.restart import Restart
 from durableflow.management.verbs.resume import Resume
 from durableflow.management.verbs.retry import Retry
@@ -37,6 +38,7 @@ VERBS: tuple[type[Verb], ...] = (
     Terminate,
     Delete,
     Schedules,
+    PurgeVerb,
     Drain,
     HealthVerb,
     CheckReplay,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from argparse import ArgumentTypeError
@@ -19,6 +18,7 @@ from django.db.models import Min
 from durableflow.core import registry
 from durableflow.core.names import LATEST
 from durableflow.core.statuses import ACTIVE, Status
+from durableflow.management.text import printable
 from durableflow.management.verbs.base import Verb
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
@@ -89,11 +89,10 @@ class CheckReplay(Verb):
                 add(found, check(recorded))
             if folder is not None:
                 save(recorded, folder)
-        if options["json"]:
-            self.stdout.write(json.dumps(as_dict(found), ensure_ascii=False))
-        else:
-            for line in lines(found):
-                self.stdout.write(line)
+        printer = self.printer(options)
+        printer.document(as_dict(found))
+        for line in lines(found):
+            printer.line(line)
         if found.broken:
             sys.exit(BROKEN)
 
@@ -180,11 +179,6 @@ def lines(found: Found) -> Iterator[str]:
         if fit.note:
             yield f"fits    {printable(str(fit))}"
     yield f"{checked} recorded run{'s' * (checked != 1)} checked: {len(found.breaks)} would break, {len(found.fits)} fit."
-
-
-def printable(text: str) -> str:
-    """In one line, and nothing that a terminal would obey: names and errors may hold anything."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(text.split()))
 
 
 def as_dict(found: Found) -> dict[str, Any]:

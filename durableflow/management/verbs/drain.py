@@ -13,6 +13,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.outages import passes
 from durableflow.engine import heartbeat
 from durableflow.engine.drain import drain, settle
+from durableflow.management.arguments import add_json
 from durableflow.management.verbs.base import Verb
 from durableflow.models.creation import database
 
@@ -36,13 +37,14 @@ class Drain(Verb):
 
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
-        """``--seconds``."""
+        """``--seconds``, ``--json``."""
         parser.add_argument(
             "--seconds",
             type=seconds,
             default=1.0,
             help="Begin nothing more after so many seconds (default 1); it ends earlier when nothing is due.",
         )
+        add_json(parser)
 
     def run(self, **options: Any) -> None:
         """Print how many executions ran, when all that they have begun is over. CommandError without the tables, and where the
@@ -58,4 +60,6 @@ class Drain(Verb):
             raise CommandError(f"The database {using!r} is away or busy, try again: {said}") from error
         finally:
             heartbeat.leave(using, workers=get_settings().THREADS)
-        self.stdout.write(f"{count} executions" if count != 1 else "1 execution")
+        printer = self.printer(options)
+        printer.document({"executions": count})
+        printer.line(f"{count} executions" if count != 1 else "1 execution")

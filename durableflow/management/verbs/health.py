@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
-from django.core.management.color import Style, color_style, no_style
 
 from durableflow import health
 from durableflow.core.statuses import Hold
 from durableflow.health import Health, Level
 from durableflow.health.report import as_dict
 from durableflow.health.rules import ago, number
+from durableflow.management.output import Column, Printer
+from durableflow.management.text import printable
 from durableflow.management.verbs.base import Verb
 
 EXIT: Final = {Level.OK: 0, Level.WARNING: 1, Level.CRITICAL: 2}
 MOST_ROWS: Final = 20
+COLUMNS: Final = tuple(
+    Column(head) for head in ("kind", "host", "process", "busy", "started", "seen", "last claim", "version")
+)
 
 
 class HealthVerb(Verb):
@@ -40,30 +43,24 @@ class HealthVerb(Verb):
 
     def run(self, **options: Any) -> None:
         """Print what was found; leaves by SystemExit unless the status is 0."""
-        found = health.check()
-        if options["json"]:
-            self.stdout.write(json.dumps(as_dict(found), ensure_ascii=False))
-        else:
-            for line in lines(found, self._style(options)):
-                self.stdout.write(line)
+        found, printer = health.check(), self.printer(options)
+        printer.document(as_dict(found))
+        for line in lines(found, printer):
+            printer.line(line)
         status = EXIT[found.status]
         if status > 1 or (status and options["strict"]):
             sys.exit(status)
 
-    def _style(self, options: dict[str, Any]) -> Style:
-        if options.get("no_color"):
-            return no_style()
-        return color_style(force_color=True) if options.get("force_color") or self.stdout.isatty() else no_style()
 
-
-def lines(found: Health, style: Style) -> list[str]:
+def lines(found: Health, printer: Printer) -> list[str]:
     """The report for people."""
+    style: Any = printer.style
     paint = {Level.OK: style.SUCCESS, Level.WARNING: style.WARNING, Level.CRITICAL: style.ERROR}
     said = [paint[found.status](found.status.upper())]
     said += [f"  {paint[reason.level](reason.level)}: {reason.text}" for reason in found.reasons]
     if any(reason.code == "database" for reason in found.reasons):
         return said
-    return [*said, "", *_facts(found), *_processes(found), *_blocked(found)]
+    return [*said, "", *_facts(found), *_processes(found, printer), *_blocked(found)]
 
 
 def _facts(found: Health) -> list[str]:
@@ -82,10 +79,9 @@ def _facts(found: Health) -> list[str]:
     return [f"  {name:<{width}}  {value}" for name, value in facts]
 
 
-def _processes(found: Health) -> list[str]:
+def _processes(found: Health, printer: Printer) -> list[str]:
     if not found.live:
         return []
-    head = ("kind", "host", "process", "busy", "started", "seen", "last claim", "version")
     rows = [
         (
             str(process.kind),
@@ -99,24 +95,16 @@ def _processes(found: Health) -> list[str]:
         )
         for process in found.live[:MOST_ROWS]
     ]
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    table = [
-        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)) for row in (head, *rows)
-    ]
     more = len(found.live) - MOST_ROWS
-    return ["", *(line.rstrip() for line in table), *([f"  and {more} more"] if more > 0 else [])]
+    table = printer.table(COLUMNS, rows, indent="  ")
+    return ["", *table, *([f"  and {more} more"] if more > 0 else [])]
 
 
 def _blocked(found: Health) -> list[str]:
     if not found.blocked_latest:
         return []
-    said = ["", "  Blocked, the latest first (repair the cause, then resume or terminate them in the admin):"]
-    return said + [f"    {row.label}: {_printable(row.reason)[:300]}" for row in found.blocked_latest]
-
-
-def _printable(text: str) -> str:
-    """In one line, and nothing that a terminal would obey: the text of an error may hold anything."""
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in " ".join(text.split()))
+    said = ["", "  Blocked, the latest first (repair the cause, then: durableflow resume WORKFLOW INSTANCE_ID):"]
+    return said + [f"    {row.label}: {printable(row.reason)[:300]}" for row in found.blocked_latest]
 
 
 def _plural(count: int, what: str) -> str:
