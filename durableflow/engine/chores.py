@@ -79,7 +79,7 @@ def seconds_left(using: str) -> float | None:
     known, now = _known.setdefault(using, _Known()), time.monotonic()
     if now >= known.due or now - known.looked >= LOOK_EVERY:
         _look(using, known)
-    return max(0.0, known.due - now)
+    return max(0.0, known.due - time.monotonic())
 
 
 def do_one(using: str, *, idle: bool) -> bool:

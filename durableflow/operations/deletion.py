@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import OperationalError, models
-from django.db.models import ProtectedError, RestrictedError
+from django.db import IntegrityError, OperationalError, models
 
 from durableflow.models import WorkflowInstance
 from durableflow.models.instance_fields import Who
@@ -17,8 +16,6 @@ from durableflow.models.removal import log_deletion, removing
 from durableflow.operations.chosen import weighed
 from durableflow.operations.held import held
 from durableflow.operations.report import BulkReport, Reason, gone
-
-PROTECTED: Final = (ProtectedError, RestrictedError)
 
 
 @dataclass(frozen=True)
@@ -50,7 +47,7 @@ class Deletion:
         """One transaction; where a row is protected, one for each row."""
         try:
             removed = self._remove(rows)
-        except PROTECTED as error:
+        except IntegrityError as error:
             if len(rows) == 1:
                 report.skipped.append((rows[0], Reason.of(error, "protected", text=protection(rows[0], error))))
                 return
@@ -75,7 +72,8 @@ class Deletion:
             for row in rows:
                 if row.pk in locked:
                     log_deletion(row, by=self.by, reason=self.reason, via=self.via)
-            plain.filter(pk__in=pks).delete()
+            # Without their big columns; whatever listens to their deletion can ask for them.
+            plain.filter(pk__in=pks).only("workflow", "instance_id").delete()
         return locked
 
 
@@ -88,13 +86,13 @@ def plain_rows(using: str, pks: Sequence[int]) -> models.QuerySet[Any]:
 def protection(row: WorkflowInstance, error: Exception) -> str:
     """Why a row of the project keeps this one, for people."""
     models_of = ", ".join(protectors(error))
-    return f"{row.label} is kept, because rows of {models_of} protect it. Delete or change those first."
+    return f"{row.label} is kept, because it is protected by {models_of}. Delete or change what refers to it first."
 
 
 def protectors(error: Exception) -> list[str]:
-    """The models whose rows have protected something, by their labels."""
+    """The models whose rows have protected something, by their labels. ProtectedError and RestrictedError know them."""
     rows = getattr(error, "protected_objects", None) or getattr(error, "restricted_objects", None)
-    return sorted({row._meta.label for row in rows or ()}) or ["another table"]
+    return sorted({row._meta.label for row in rows or ()}) or ["a constraint of the database"]
 
 
-__all__ = ["PROTECTED", "Deletion", "plain_rows", "protection", "protectors"]
+__all__ = ["Deletion", "plain_rows", "protection", "protectors"]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from django.db import OperationalError, connections, models
+from django.db import IntegrityError, OperationalError, connections, models
 from django.db.models.deletion import Collector
 
 from durableflow.core import clock
@@ -15,7 +15,7 @@ from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
 from durableflow.operations.chosen import weighed
-from durableflow.operations.deletion import PROTECTED, plain_rows, protectors
+from durableflow.operations.deletion import plain_rows, protectors
 from durableflow.operations.held import held
 from durableflow.operations.leftovers import leftovers
 from durableflow.operations.report import Progress, PurgeReport
@@ -103,7 +103,7 @@ class Purge:
                 self._impatient()
                 rows, kept = self._due(pks)
                 self._collect([row.pk for row in rows])
-        except (*PROTECTED, OperationalError) as error:
+        except (IntegrityError, OperationalError) as error:
             if isinstance(error, OperationalError) and not self._somebodys(error):
                 raise
             if len(pks) > 1:

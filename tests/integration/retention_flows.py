@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import Any
 
 from durableflow import Retention, Step, Workflow, WorkflowEvent
 from durableflow.core import clock
 from durableflow.models import WorkflowInstance
+from durableflow.operations.purge import Purge
 
 Status = WorkflowInstance.Status
 
@@ -67,3 +69,27 @@ def old(number: int, workflow: Any = Plain, status: str = Status.COMPLETE, days:
 def left() -> list[str]:
     """Ids of those that are still there."""
     return sorted(WorkflowInstance.objects.values_list("instance_id", flat=True))
+
+
+def purge_and_hang(where: str) -> None:
+    """A purge that stops in its second transaction, before or after what it deletes there, until somebody kills it."""
+    collect, calls = Purge._collect, 0
+
+    def hanging(self: Purge, pks: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 2 and where == "before":
+            _hang()
+        collect(self, pks)
+        if calls == 2:
+            _hang()
+
+    Purge._collect = hanging  # type: ignore[method-assign]
+    work = Purge("default", size=20)
+    while work.batch():
+        pass
+
+
+def _hang() -> None:
+    print("there", flush=True)  # noqa: T201
+    time.sleep(600)

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import Permission
-from django.db import connection, transaction
+from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 
 from durableflow import Step, Workflow, WorkflowEvent, drain, operations
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
+from shop.models import Order
 from tests.conftest import UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -206,3 +207,17 @@ def test_inside_a_transaction_all_or_nothing_is_the_callers() -> None:
     with transaction.atomic():
         operations.bulk_retry(every(), by=None)
     assert drain() == 2
+
+
+@pytest.mark.parametrize("how", [models.PROTECT, models.RESTRICT])
+def test_rows_that_the_project_protects_are_left_out(monkeypatch: pytest.MonkeyPatch, how: Any) -> None:
+    """Those between them are deleted all the same; the reason names the model."""
+    rows = make(6)
+    monkeypatch.setattr(Order._meta.get_field("checkout").remote_field, "on_delete", how)
+    for row in rows[1:3]:
+        Order.objects.create(checkout=row)
+    report = operations.bulk_delete(every(), by=None)
+    assert [row.pk for row in report.done] == [rows[n].pk for n in (0, 3, 4, 5)]
+    assert report.reasons() == {"protected": 2}
+    assert "bulk-failing/b-1" in report.skipped[0][1] and "shop.Order" in report.skipped[0][1]
+    assert every().count() == 2
