@@ -1,8 +1,8 @@
-"""Instances and pending events in Django's admin.
+"""Instances, pending events and schedules in Django's admin.
 
-A project with a theme of its own unregisters these two and registers the mixins before the theme's class::
+A project with a theme of its own unregisters these and registers the mixins before the theme's class::
 
-    admin.site.unregister([WorkflowInstance, PendingEvent])
+    admin.site.unregister([WorkflowInstance, PendingEvent, WorkflowSchedule])
 
     @admin.register(WorkflowInstance)
     class Instances(WorkflowInstanceAdminMixin, unfold.admin.ModelAdmin): ...
@@ -12,9 +12,18 @@ from django.contrib import admin
 
 from durableflow.admin.instances import WorkflowInstanceAdmin, WorkflowInstanceAdminMixin
 from durableflow.admin.pending import PendingEventAdmin, PendingEventAdminMixin
-from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.admin.schedules import WorkflowScheduleAdmin, WorkflowScheduleAdminMixin
+from durableflow.models import PendingEvent, WorkflowInstance, WorkflowSchedule
 
-__all__ = ["PendingEventAdmin", "PendingEventAdminMixin", "WorkflowInstanceAdmin", "WorkflowInstanceAdminMixin"]
+__all__ = [
+    "PendingEventAdmin",
+    "PendingEventAdminMixin",
+    "WorkflowInstanceAdmin",
+    "WorkflowInstanceAdminMixin",
+    "WorkflowScheduleAdmin",
+    "WorkflowScheduleAdminMixin",
+]
 
 admin.site.register(WorkflowInstance, WorkflowInstanceAdmin)
 admin.site.register(PendingEvent, PendingEventAdmin)
+admin.site.register(WorkflowSchedule, WorkflowScheduleAdmin)

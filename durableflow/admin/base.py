@@ -19,8 +19,8 @@ else:
     Base = object
 
 
-class ReadOnlyAdminMixin(Base):
-    """Rows are looked at; verbs change them, forms never do (case SEC-16). For use before ``ModelAdmin``, also that of a theme."""
+class PagesMixin(Base):
+    """Pages and addresses of ours. For use before ``ModelAdmin``, also that of a theme."""
 
     paginator = BoundedPaginator
     show_full_result_count = False
@@ -28,34 +28,9 @@ class ReadOnlyAdminMixin(Base):
     list_max_show_all = 0
     show_facets = admin.ShowFacets.NEVER  # a count for each choice reads the whole table
     sortable_by = ()
-    ordering = ("-id",)
 
     class Media:
         css = {"all": ("durableflow/admin.css",)}
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Never: workflows are started, not typed in."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never: only verbs change rows."""
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Never here."""
-        return False
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        """Whether the index shows this list."""
-        return self.has_view_permission(request)
-
-    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
-        """The list class."""
-        return BoundedChangeList
-
-    def get_queryset(self, request: HttpRequest) -> Any:
-        """The rows that the user may see; whatever else is asked for does not exist (design 9)."""
-        return super().get_queryset(request).visible_to(request.user)  # type: ignore[attr-defined]
 
     def visible(self, request: HttpRequest, object_id: str) -> Any:
         """One row, or 404: unknown and foreign ids are the same."""
@@ -63,11 +38,6 @@ class ReadOnlyAdminMixin(Base):
         if row is None:
             raise Http404(_("There is no such row, or it is not for you."))
         return row
-
-    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
-        """Django's own log of what staff did here; 404 as everywhere for rows that are not for the user."""
-        self.visible(request, object_id)
-        return super().history_view(request, object_id, extra_context)
 
     @property
     def plural(self) -> str:
@@ -101,3 +71,38 @@ class ReadOnlyAdminMixin(Base):
             "list_url": self.url("changelist"),
             **more,
         }
+
+
+class ReadOnlyAdminMixin(PagesMixin):
+    """Rows are looked at; verbs change them, forms never do (case SEC-16). For use before ``ModelAdmin``, also that of a theme."""
+
+    ordering = ("-id",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Never: workflows are started, not typed in."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never: only verbs change rows."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        """Never here."""
+        return False
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        """Whether the index shows this list."""
+        return self.has_view_permission(request)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> Any:
+        """The list class."""
+        return BoundedChangeList
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """The rows that the user may see; whatever else is asked for does not exist (design 9)."""
+        return super().get_queryset(request).visible_to(request.user)  # type: ignore[attr-defined]
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
+        """Django's own log of what staff did here; 404 as everywhere for rows that are not for the user."""
+        self.visible(request, object_id)
+        return super().history_view(request, object_id, extra_context)

@@ -101,7 +101,7 @@ class BulkMixin(StepVerbsMixin):
 
     @property
     def _checked_list(self) -> Callable[..., HttpResponse]:
-        inner = self.admin_site.admin_view(self.changelist_view)
+        inner: Callable[..., HttpResponse] = self.admin_site.admin_view(self.changelist_view)
 
         # Reading a form with too many fields fails, and the token is read before any view: only a view that does not ask for one
         # gets to say why. ``admin_view`` asks for it all the same.

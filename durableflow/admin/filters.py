@@ -16,7 +16,7 @@ from django.utils.translation import gettext_lazy as _
 from durableflow.admin.search import workflow_names
 from durableflow.core import clock
 from durableflow.core.statuses import PendingStatus, Status, StepKind
-from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
+from durableflow.models import PendingEvent, StepRecord, WorkflowInstance, WorkflowSchedule
 from durableflow.timeline import members_scope
 
 MANY: Final = 10_000
@@ -147,6 +147,34 @@ class ChildrenFilter(admin.SimpleListFilter):
             return queryset.filter(parent_step=step.pk)
         own = step.instance.steps.filter(run_number=step.run_number, kind=StepKind.CHILD, name=step.name)
         return queryset.filter(parent_step__in=own.filter(scope=members_scope(step)).order_by().values("pk"))
+
+
+class ScheduleFilter(admin.SimpleListFilter):
+    """The instances of one schedule. It is offered only where a link has asked for it."""
+
+    title = _("schedule")
+    parameter_name = "of_schedule"
+
+    def __init__(self, request: HttpRequest, params: dict[str, Any], model: Any, model_admin: Any) -> None:
+        self.shows = any(request.user.has_perm(f"durableflow.{verb}_workflowschedule") for verb in ("view", "change"))
+        super().__init__(request, params, model, model_admin)
+
+    @property
+    def key(self) -> int:
+        """The schedule that is asked for; 0: none can be."""
+        asked = self.value() or ""
+        return int(asked) if asked.isdecimal() and asked.isascii() and len(asked) < 19 else 0
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """The one schedule, by its name for who may see schedules."""
+        if self.value() is None:
+            return []
+        row = WorkflowSchedule.objects.filter(pk=self.key).first() if self.shows else None
+        return [(str(self.value()), str(row) if row is not None else _("one schedule"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any] | None:
+        """Its instances."""
+        return None if self.value() is None else queryset.filter(schedule=self.key)
 
 
 def needs_attention(using: str) -> QuerySet[Any]:

@@ -19,7 +19,14 @@ from django.utils.translation import gettext_lazy
 
 from durableflow.admin.badges import badge
 from durableflow.admin.bulk import BulkMixin
-from durableflow.admin.filters import AttentionFilter, ChildrenFilter, CreatedFilter, ParentFilter, WorkflowFilter
+from durableflow.admin.filters import (
+    AttentionFilter,
+    ChildrenFilter,
+    CreatedFilter,
+    ParentFilter,
+    ScheduleFilter,
+    WorkflowFilter,
+)
 from durableflow.admin.lists import InstanceChangeList, status_counts
 from durableflow.admin.page import InstancePage
 from durableflow.admin.raw import hint
@@ -40,7 +47,15 @@ class WorkflowInstanceAdminMixin(BulkMixin):
     change_list_template = "admin/durableflow/workflowinstance/change_list.html"
     page_template = "admin/durableflow/workflowinstance/change_form.html"
     list_display = ("instance", "state", "progress_hint", "created_at", "finished_at")
-    list_filter = (ChildrenFilter, AttentionFilter, "status", ParentFilter, WorkflowFilter, CreatedFilter)
+    list_filter = (
+        ChildrenFilter,
+        ScheduleFilter,
+        AttentionFilter,
+        "status",
+        ParentFilter,
+        WorkflowFilter,
+        CreatedFilter,
+    )
     search_fields = ("instance_id",)
     search_help_text = gettext_lazy("The beginning of an instance id. Upper and lower case matter.")
 

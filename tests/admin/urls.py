@@ -5,10 +5,10 @@ from __future__ import annotations
 from django.contrib import admin
 from django.urls import include, path
 
-from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.models import PendingEvent, WorkflowInstance, WorkflowSchedule
 
 other_site = admin.AdminSite(name="operations")
-for model in (WorkflowInstance, PendingEvent):
+for model in (WorkflowInstance, PendingEvent, WorkflowSchedule):
     other_site.register(model, type(admin.site.get_model_admin(model)))
 
 urlpatterns = [
