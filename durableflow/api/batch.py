@@ -85,7 +85,8 @@ class BatchDeleteView(ApiView):
     def post(self, request: Request, workflow: str) -> Response:
         """Delete 1 to 100, and say which could not be."""
         body = self.body(BatchDeleteBody)
-        keys, missing = with_ids(known(self.visible_instances(workflow), workflow), body["instance_ids"])
+        rows = known(self.visible_instances(workflow), workflow)
+        keys, missing = with_ids(rows, workflow, body["instance_ids"])
         report = bulk_delete(by_key(keys), by=request.user, reason=body["reason"], via=Via.API)
         gone = {row.instance_id for row in report.done}
         deleted = [each for each in dict.fromkeys(body["instance_ids"]) if each in gone]

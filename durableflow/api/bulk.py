@@ -57,7 +57,7 @@ class BulkView(InstanceView):
             keys, remaining = self.found(rows, body["filter"], body["after"])
             missing: list[str] = []
         else:
-            keys, missing = with_ids(rows, body["instance_ids"])
+            keys, missing = with_ids(rows, workflow, body["instance_ids"])
             remaining = 0
         report = VERBS[body["action"]](by_key(keys), by=request.user, reason=body["reason"], via=Via.API)
         skipped = left_out(report, missing)

@@ -20,13 +20,12 @@ def known(rows: Any, workflow: str) -> Any:
     return rows
 
 
-def with_ids(rows: Any, ids: list[str]) -> tuple[list[int], list[str]]:
+def with_ids(rows: Any, workflow: str, ids: list[str]) -> tuple[list[int], list[str]]:
     """The keys of the rows that have these ids, and the ids that none has. Where two names of one workflow have the same id,
-    the row of the present name is meant."""
+    the row of the name that was asked for is meant, as in the address of one instance."""
     found: dict[str, int] = {}
     for pk, name, instance_id in rows.filter(instance_id__in=set(ids)).values_list("pk", "workflow", "instance_id"):
-        cls = registry.find(name)
-        if instance_id not in found or (cls is not None and cls.workflow_name() == name):
+        if instance_id not in found or name == workflow:
             found[instance_id] = pk
     wanted = dict.fromkeys(ids)
     return [found[each] for each in wanted if each in found], [each for each in wanted if each not in found]

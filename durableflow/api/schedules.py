@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Final
 
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import IntegrityError
 from rest_framework import exceptions
 from rest_framework.request import Request
@@ -28,6 +29,7 @@ VIEW: Final = "view_workflowschedule"
 ADD: Final = "add_workflowschedule"
 CHANGE: Final = "change_workflowschedule"
 DELETE: Final = "delete_workflowschedule"
+PARAMS: Final = "params: "
 
 
 class Declared(exceptions.APIException):
@@ -51,6 +53,19 @@ class NameTaken(exceptions.APIException):
     status_code = 409
     default_code = "already_exists"
     default_detail = "The workflow already has a schedule of this name."
+
+
+def check(row: WorkflowSchedule) -> None:
+    """Its own rules. A mistake in its params, which no form has, is one of the body's ``params`` here. Raises ValidationError."""
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        fields = dict(error.message_dict)
+        general = fields.pop(NON_FIELD_ERRORS, [])
+        params = [text.removeprefix(PARAMS) for text in general if text.startswith(PARAMS)]
+        fields |= {"params": params} if params else {}
+        general = [text for text in general if not text.startswith(PARAMS)]
+        raise ValidationError(fields | ({NON_FIELD_ERRORS: general} if general else {})) from error
 
 
 class SchedulesBase(ApiView):
@@ -102,7 +117,7 @@ class SchedulesView(SchedulesBase):
         """Make one; its first slot is after now."""
         require(request.user, ADD, None, "add a schedule")
         row = WorkflowSchedule(**self.body(ScheduleBody))
-        row.full_clean()
+        check(row)
         try:
             with write_transaction(database()):
                 row.save(using=database(), force_insert=True)
@@ -138,7 +153,7 @@ class ScheduleView(SchedulesBase):
                 raise Declared
             for name, value in changes.items():
                 setattr(row, name, value)
-            row.full_clean()
+            check(row)
             row.save()
             row._told("edit", request.user, "", Via.API, database())
         return self.answer(row)

@@ -130,6 +130,17 @@ def second_of() -> str:
     return count_up("second")
 
 
+class ApiRenamed(Workflow[Any, Any]):
+    """Has had another name."""
+
+    class Meta:
+        name = "api-renamed"
+        previous_names = ("api-former",)
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.wait_for_event("note", type="note", timeout=None).payload
+
+
 class ApiStory(Workflow[Any, Any]):
     """Two steps with a nap between; ``inside`` is done in the body of the second."""
 

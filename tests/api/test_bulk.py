@@ -8,6 +8,7 @@ from django.utils import timezone
 from durableflow.api import bulk
 from durableflow.models import HistoryEntry, WorkflowInstance
 from tests.api.conftest import ORDERS, snapshot
+from tests.api.flows import ApiRenamed
 
 pytestmark = pytest.mark.django_db
 BULK = f"{ORDERS}bulk/"
@@ -138,6 +139,27 @@ def test_a_mistake_changes_nothing(body, fields, operator, rows) -> None:
     assert (response.status_code, response.json()["code"]) == (400, "invalid")
     assert list(response.json().get("fields", {})) == fields, response.json()
     assert snapshot() == before
+
+
+def test_a_workflow_that_was_renamed(operator, client_of, people) -> None:
+    """Under each of its names all its instances are meant; where two have one id, that of the name in the address."""
+    for instance_id in ("a", "b", "c"):
+        ApiRenamed.create(instance_id=instance_id, created_by=people("creator"))
+    WorkflowInstance.objects.filter(instance_id__in=("a", "c")).update(workflow="api-former")
+    ApiRenamed.create(instance_id="c-new", created_by=people("creator"))
+    WorkflowInstance.objects.filter(instance_id="c-new").update(instance_id="c")
+    body = {"action": "pause", "instance_ids": ["a", "b", "c"]}
+    assert operator.post("/api/workflows/api-former/instances/bulk/", body).json()["done"] == 3
+    assert WorkflowInstance.objects.get(workflow="api-former", instance_id="c").status == "paused"
+    assert WorkflowInstance.objects.get(workflow="api-renamed", instance_id="c").status == "queued"
+    url = "/api/workflows/api-renamed/instances/batch/"
+    told = client_of("remover").post(f"{url}delete/", {"instance_ids": ["a", "c"]}).json()
+    assert told == {"deleted": ["a", "c"], "errors": []}
+    left = set(WorkflowInstance.objects.values_list("workflow", "instance_id"))
+    assert left == {("api-renamed", "b"), ("api-former", "c")}
+    former = "/api/workflows/api-former/instances/batch/"
+    again = client_of("starter").post(former, {"instances": [{"instance_id": "c"}, {"instance_id": "d"}]}).json()
+    assert [each["instance_id"] for each in again["created"]] == ["d"] and again["errors"][0]["code"] == "exists"
 
 
 def test_unknown_workflows(operator) -> None:
