@@ -267,6 +267,7 @@ class Execution(Session):
         own = identity._replace(kind=NOTIFY)
         record = self.replay.records.get(own)
         if record is None or not record.finished:
+            self.check_alive()  # the wait is open, and nothing of it is lost; a body begins here
             options = resolve(self, identity.label, record, None, None, False, False)
             self._run_notify(scope, own, record, options, call, answer)
         elif record.status == FAILED:  # and the worker was lost before it had cancelled the wait

@@ -68,9 +68,9 @@ class LifecycleVerbs(InstanceFields):
             row.status = Status.PAUSED
             row.paused_at = clock.expression(connections[row._state.db or "default"].vendor)
             row.wake_at = None
-            if (
-                row.hold != Hold.WINDOW
-            ):  # its turn among its siblings may come while it is paused, and must not be forgotten
+            if row.hold in (Hold.UNKNOWN_WORKFLOW, Hold.NEWER_CODE):
+                row.give_backs = 0  # these were looks of code that could not run it
+            if row.hold != Hold.WINDOW:  # its turn may come while it is paused, and must not be forgotten
                 row.hold = ""
             row.save(update_fields=PAUSE_FIELDS)
             record(row, "workflow_paused", by=by, via=via, reason=reason)
@@ -111,7 +111,7 @@ class LifecycleVerbs(InstanceFields):
     aresume = async_twin(resume)
 
 
-PAUSE_FIELDS = ["status", "paused_at", "wake_at", "hold"]
+PAUSE_FIELDS = ["status", "paused_at", "wake_at", "hold", "give_backs"]
 RESUME_FIELDS = ["status", "blocked", "paused_at", "interruptions", "give_backs", "deadline_at", "wake_at"]
 LET_GO_FIELDS = ["lease_token", "owner", "woken", "suspect", "holds_slot", "hold"]
 END_FIELDS = ["status", "finished", "blocked", "paused_at", "wake_at", *LET_GO_FIELDS]
