@@ -18,11 +18,15 @@ def run_slots(using: str, target: datetime, now: Callable[[], datetime], run_unt
     A slot that waits for an earlier instance (``buffer_one``) is looked at whenever something has run: a cluster does so each
     second, which would be a million looks in a month.
     """
-    while (moment := _next_moment(using)) is not None and moment <= target:
-        run_until(max(moment, now()))
+    run_until(now())
+    while True:
         for pk in _due(using, now()):
             if not fire(using, pk):
                 raise RuntimeError(f"The schedule {pk} is due, but another transaction holds its row.")
+        moment = _next_moment(using)
+        if moment is None or moment > target:
+            break
+        run_until(max(moment, now()))
     run_until(target)
 
 
