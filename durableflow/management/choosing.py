@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 from django.contrib.auth import get_user_model
 from django.core.management.base import CommandParser
@@ -13,6 +13,9 @@ from durableflow.core.names import LATEST, check_instance_id, check_workflow_nam
 from durableflow.management.errors import told, wrong
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.models.creation import database
+
+LOOKED_AT: Final = 500
+"""The newest ids among which one is looked for that was meant."""
 
 
 class Everybody:
@@ -88,9 +91,11 @@ def instance_of(workflow: str, instance_id: str, *, user: Any = None, whole: boo
     named: Any = rows.with_id(cls, instance_id, first=workflow)
     found = named.first()
     if found is None:
-        newest = rows.order_by("-id").values_list("instance_id", flat=True).first()
-        told_latest = "It has none." if newest is None else f"The latest is {newest!r}."
-        raise wrong(f"No instance {instance_id!r} of workflow {workflow!r}. {told_latest}")
+        newest = list(rows.order_by("-id").values_list("instance_id", flat=True)[:LOOKED_AT])
+        close = get_close_matches(instance_id, newest, n=1)
+        guess = f" Did you mean {close[0]!r}?" if close else ""
+        there = f"The latest is {newest[0]!r}." if newest else "It has none."
+        raise wrong(f"No instance {instance_id!r} of workflow {workflow!r}.{guess} {there}")
     return found  # type: ignore[no-any-return]
 
 

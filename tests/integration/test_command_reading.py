@@ -6,6 +6,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from durableflow.core import registry
@@ -147,10 +149,11 @@ def test_show_cuts_long_values(workflows: Harness) -> None:
 
 def test_one_that_is_not_there(workflows: Harness) -> None:
     """2, and what there is: no id, no workflow, no name."""
-    workflows.run(Wait, instance_id="here")
-    done = called("show", "cmd-wait", "there")
+    workflows.run(Wait, instance_id="order-42"), workflows.run(Wait, instance_id="x")
+    done = called("show", "cmd-wait", "oder-42")
     assert (done.status, done.out) == (2, "")
-    assert done.err == "No instance 'there' of workflow 'cmd-wait'. The latest is 'here'."
+    assert done.err == "No instance 'oder-42' of workflow 'cmd-wait'. Did you mean 'order-42'? The latest is 'x'."
+    assert called("show", "cmd-wait", "zzz").err == "No instance 'zzz' of workflow 'cmd-wait'. The latest is 'x'."
     assert called("show", "cmd-order", "latest").err == "The workflow 'cmd-order' has no instance."
     unknown = called("show", "cmd-odrer", "x")
     assert unknown.status == 2
@@ -182,3 +185,23 @@ def test_what_waits_for_people(workflows: Harness, user_factory: UserFactory) ->
     assert called("pending", "--user", "ada").out == "Nothing waits for ada.\n"
     assert called("pending", "cmd-wait").out == "Nothing waits for a person.\n"
     assert called("pending", "--user", "eve").err == "There is no user 'eve'."
+
+
+def test_a_list_costs_the_same_however_long_it_is(workflows: Harness) -> None:
+    """OPS-05: one query for the rows, without their big columns; a question more where the workflow is only stored."""
+
+    def queries() -> list[str]:
+        with CaptureQueriesContext(connection) as seen:
+            assert called("list", "cmd-order", "--json").status == 0
+        return [
+            query["sql"]
+            for query in seen
+            if "durableflow_workflowinstance" in query["sql"] and "migrat" not in query["sql"]
+        ]
+
+    workflows.run(Order, 1)
+    few = queries()
+    for _ in range(5):
+        workflows.run(Order, "x" * 5_000)
+    assert len(queries()) == len(few) == 1
+    assert not any(column in few[0] for column in ('"params"', '"output"', '"progress"'))
