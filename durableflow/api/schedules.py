@@ -121,7 +121,7 @@ class SchedulesView(SchedulesBase):
         try:
             with write_transaction(database()):
                 row.save(using=database(), force_insert=True)
-                row._told("create", request.user, "", Via.API, database())
+                row.told("create", request.user, "", Via.API, database())
         except IntegrityError as error:
             raise NameTaken from error
         response = self.answer(row, 201)
@@ -155,7 +155,7 @@ class ScheduleView(SchedulesBase):
                 setattr(row, name, value)
             check(row)
             row.save()
-            row._told("edit", request.user, "", Via.API, database())
+            row.told("edit", request.user, "", Via.API, database())
         return self.answer(row)
 
     @documented(operation_id="delete_schedule", tags=["schedules"], responses=responses(204, None, 404, 409))
@@ -166,7 +166,7 @@ class ScheduleView(SchedulesBase):
             require(request.user, DELETE, row, f"delete the schedule {row}")
             if row.declared:
                 raise Declared
-            row._told("delete", request.user, "", Via.API, database())
+            row.told("delete", request.user, "", Via.API, database())
             row.delete()
         return Response(status=204)
 

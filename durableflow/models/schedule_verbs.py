@@ -252,7 +252,7 @@ class ScheduleVerbs(models.Model):
             )
             instance = insert(plan)
         assert instance is not None  # noqa: S101  its id is a new UUID
-        self._told("run", by, reason, via, using)
+        self.told("run", by, reason, via, using)
         return instance
 
     apause = async_twin(pause)
@@ -270,10 +270,12 @@ class ScheduleVerbs(models.Model):
                 state = "paused" if enabled else "enabled"
                 raise InvalidTransition(f"{name} is not possible: the schedule {row} is {state} already.", status=state)
             yield row
-            self._told(name, by, reason, via, using)
+            self.told(name, by, reason, via, using)
         self.refresh_from_db(using=using)
 
-    def _told(self, verb: str, by: Who, reason: str, via: str, using: str) -> None:
+    def told(self, verb: str, by: Who, reason: str, via: str, using: str) -> None:
+        """Say in the log ``durableflow.audit`` who has done what to the schedule, once that is committed: a schedule has no
+        history. Verbs do it themselves; this is for doors that create, edit and delete."""
         extra = {"schedule": self.pk, "workflow": self.workflow, "verb": verb, "actor": name_of(by)}
         extra |= {"reason": reason, "via": str(via)}
         told = (str(self), verb, name_of(by) or "code", str(via), reason or "none given")

@@ -29,7 +29,7 @@ FORMAT: Final = 1
 """Grows when a file of this version can no longer be read as the one before."""
 _MARK: Final = "durableflow-recorded-run"
 _COLUMNS: Final = (
-    "workflow, instance_id, run_number, execution, status, seed, params, created, scheduled_for, code_version"
+    "workflow, instance_id, run_number, execution, status, seed, params, created, scheduled_for, code_version, cron"
 )
 _STORED: Final = tuple(
     column.name for column in fields(Record) if column.name not in ("identity", "wake_at", "token", "met")
@@ -52,6 +52,7 @@ class RecordedRun:
     code_version: int
     records: list[Record]
     left_out: set[Identity] = field(default_factory=set)
+    cron: str = ""
 
     @property
     def label(self) -> str:
@@ -70,6 +71,7 @@ class RecordedRun:
             params=self.params,
             created=self.created,
             scheduled_for=self.scheduled_for,
+            cron=self.cron,
             deadline_at=None,
             created_by_id=None,
             code_version=self.code_version,
@@ -94,7 +96,9 @@ def recorded_run(instance: WorkflowInstance) -> RecordedRun:
     rows = run(using, f"SELECT {_COLUMNS} FROM {INSTANCE} WHERE id = %s", [instance.pk])  # noqa: S608
     if not rows:
         raise WorkflowInstance.DoesNotExist(f"{instance.label} does not exist any more.")
-    workflow, instance_id, run_number, execution, status, seed, params, created, scheduled_for, code_version = rows[0]
+    workflow, instance_id, run_number, execution, status, seed, params, created, scheduled_for, code_version, cron = (
+        rows[0]
+    )
     at = moment(created)
     assert at is not None  # noqa: S101  the column is NOT NULL
     lease = Lease(using, instance.pk, 0, instance.label, renewed=elapsed())
@@ -108,6 +112,7 @@ def recorded_run(instance: WorkflowInstance) -> RecordedRun:
         params=params,
         created=at,
         scheduled_for=moment(scheduled_for),
+        cron=cron,
         code_version=code_version,
         records=load_journal(lease, run_number, ordered=True),
     )
@@ -160,6 +165,7 @@ def _as_json(recorded: RecordedRun) -> dict[str, Any]:
         "params": recorded.params,
         "created": recorded.created.isoformat(),
         "scheduled_for": None if recorded.scheduled_for is None else recorded.scheduled_for.isoformat(),
+        "cron": recorded.cron,
         "code_version": recorded.code_version,
         "records": [_record_as_json(record, recorded.left_out, secrets) for record in recorded.records],
     }
@@ -207,6 +213,7 @@ def _of_json(data: dict[str, Any]) -> RecordedRun:
         params=data["params"],
         created=datetime.fromisoformat(data["created"]),
         scheduled_for=None if data["scheduled_for"] is None else datetime.fromisoformat(data["scheduled_for"]),
+        cron=data.get("cron", ""),
         code_version=data["code_version"],
         records=records,
         left_out=left_out,

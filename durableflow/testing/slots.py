@@ -39,11 +39,11 @@ def _rows(using: str) -> QuerySet[WorkflowSchedule]:
 def _next_moment(using: str) -> datetime | None:
     """The next slot; while one waits also the next moment at which an instance runs."""
     slots = _rows(using).values_list("next_slot", "look_at", "buffered_slot")
-    moments = [look_at if waits is None else following for following, look_at, waits in slots]
+    moments = [look_at if waits is None or following is None else following for following, look_at, waits in slots]
     if any(waits is not None for _, _, waits in slots):
         running = WorkflowInstance._base_manager.using(using).filter(wake_at__isnull=False).order_by("wake_at")
         moments += running.values_list("wake_at", flat=True)[:1]
-    return min(moments, default=None)
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _due(using: str, now: datetime) -> list[int]:

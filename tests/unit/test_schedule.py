@@ -115,6 +115,7 @@ def test_a_meta_that_derives_from_another() -> None:
     own = define("Own", schedules=["0 2 * * *"], version=3)
     from_base = type("Meta", (base.Meta,), {})
     from_own = type("Meta", (own.Meta,), {})
-    assert shown(type("A", (Workflow,), {"Meta": from_base, "run": own.run})) == [("schedule", "0 1 * * *")]
-    second = type("B", (Workflow,), {"Meta": from_own, "run": own.run})
+    first: Any = type("A", (Workflow,), {"Meta": from_base, "run": own.run})
+    assert shown(first) == [("schedule", "0 1 * * *")]
+    second: Any = type("B", (Workflow,), {"Meta": from_own, "run": own.run})
     assert (shown(second), second.options.version) == ([], 3)
