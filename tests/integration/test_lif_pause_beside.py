@@ -146,9 +146,10 @@ class PauseBusy(Workflow[Any, Any]):
     ran: list[str]
 
     def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-        return step.gather(
+        both = step.gather(
             "both", lambda: step.do("slow", self.slow), lambda: step.wait_for_event("note", type="note").payload
         )
+        return [*both, step.do("after", lambda: "after")]
 
     def slow(self) -> str:
         self.ran.append("slow")
@@ -173,7 +174,7 @@ def test_events_and_a_pause_while_a_body_runs(monkeypatch: pytest.MonkeyPatch) -
     task.result()
     assert drained(row).status == S.PAUSED
     row.resume()
-    assert drained(row).output == ("done", 1)
+    assert drained(row).output == ["done", 1, "after"]
     assert (PauseBusy.ran, row.steps.get(name="slow").attempts) == (["slow"], 1)
     assert row.sent_events.filter(consumed_by="").count() == 1
 
