@@ -62,7 +62,7 @@ def choose(queryset: models.QuerySet[Any]) -> Chosen:
         )
     using = query._db or router.db_for_write(queryset.model, **query._hints)
     rows = queryset.values_list("pk", "workflow", "instance_id")
-    return Chosen(using, {pk: (workflow, instance_id) for pk, workflow, instance_id in sorted(rows.iterator(2_000))})
+    return Chosen(using, {pk: (workflow, instance_id) for pk, workflow, instance_id in sorted(rows)})
 
 
 def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

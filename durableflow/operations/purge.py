@@ -98,9 +98,13 @@ class Purge:
 
     def _delete(self, pks: Sequence[int]) -> None:
         """One transaction; where something forbids it, two of half as many rows, down to the one."""
+        own = not connections[
+            self._using
+        ].in_atomic_block  # in a transaction of the caller's it would outlast the purge
         try:
             with write_transaction(self._using):
-                self._impatient()
+                if own:
+                    self._impatient()
                 rows, kept = self._due(pks)
                 self._collect([row.pk for row in rows])
         except (IntegrityError, OperationalError) as error:

@@ -14,6 +14,7 @@ from durableflow import Step, Workflow, WorkflowEvent, drain, operations
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
 from shop.models import Order
 from tests.conftest import UserFactory
+from tests.support.concurrency import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Status = WorkflowInstance.Status
@@ -144,6 +145,19 @@ def test_progress_and_rows_that_go_meanwhile() -> None:
 def gone_too(looked: int, row: WorkflowInstance) -> None:
     if looked == 100:
         WorkflowInstance.objects.filter(pk=row.pk).delete()
+
+
+def test_two_clicks_at_once_do_each_row_once() -> None:
+    """SEC-13: whoever comes second finds it done, and says so."""
+    errored(40)
+    clicks = together(
+        lambda: operations.bulk_retry(every(), by=None), lambda: operations.bulk_retry(every().order_by("-id"), by=None)
+    )
+    reports = [click.result() for click in clicks]
+    assert sum(len(report.done) for report in reports) == 40
+    assert sum(len(report.skipped) for report in reports) == 40
+    assert HistoryEntry.objects.filter(data__contains="retry").count() == 40
+    assert len(operations.bulk_delete(every(), by=None).done) == 40
 
 
 def test_rows_are_light_and_queries_are_bounded() -> None:
