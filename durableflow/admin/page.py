@@ -17,7 +17,7 @@ from django.utils.translation import gettext_lazy
 from durableflow.admin.badges import badge
 from durableflow.admin.filters import ChildrenFilter
 from durableflow.admin.raw import value_html, with_start
-from durableflow.admin.step_verbs import NO_TARGETS
+from durableflow.admin.step_verbs import NO_TARGETS, join_members
 from durableflow.admin.verbs import VERBS
 from durableflow.core.statuses import RollbackStatus, SentKind, Status, StepKind, StepStatus
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
@@ -291,7 +291,7 @@ class InstancePage:
         found = []
         if record.pk in self._completable:
             found.append((_("Complete"), self._url("complete_step", self.instance.pk, record.pk)))
-        if "restart" in self.able and record.kind not in NO_TARGETS:
+        if "restart" in self.able and record.kind not in NO_TARGETS and record.pk not in self._join_members:
             found.append((_("Restart from here"), f"{self._url('restart_from', self.instance.pk)}?step={record.pk}"))
         return found
 
@@ -302,6 +302,10 @@ class InstancePage:
             return set()
         shown = [record.pk for record in self.step_page.object_list]
         return set(completable(self.instance).filter(pk__in=shown).values_list("pk", flat=True))
+
+    @cached_property
+    def _join_members(self) -> set[int]:
+        return join_members(self.instance, list(self.step_page.object_list))
 
     def _child(self, child: Relative) -> tuple[str, str, SafeString]:
         """Name, address and status of a child."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +23,7 @@ from durableflow.core.statuses import (
     StepStatus,
 )
 from durableflow.models import StepRecord, WorkflowInstance
+from durableflow.models.keeping import Known, split
 from durableflow.models.step import step_label
 from durableflow.timeline import TimerView, timers_of
 
@@ -108,9 +109,7 @@ def _terminate(instance: WorkflowInstance, user: Any, url: Url) -> Plan:
 
 
 def _restart(instance: WorkflowInstance, user: Any, url: Url) -> Plan:
-    run = _(
-        "Params, id, priority and who started it stay. Steps and history of run %(n)d stay readable in the history."
-    )
+    run = _("Params, id, priority and who started it stay. What run %(n)d did stays readable in the history.")
     plan = Plan([run % {"n": instance.run_number}])
     done = _steps(instance).filter(status__in=sorted(STEP_FINISHED))
     number = done.count()
@@ -128,25 +127,33 @@ def _restart(instance: WorkflowInstance, user: Any, url: Url) -> Plan:
 
 
 def plan_from_step(instance: WorkflowInstance, step: StepRecord, user: Any, url: Url) -> Plan:
-    """The same for a restart from ``step``."""
-    before, after = _steps(instance).filter(seq__lt=step.seq), _steps(instance).filter(seq__gte=step.seq)
-    kept, again = before.count(), after.count()
+    """The same for a restart from ``step``. Raises ValueError where nothing can be restarted from it."""
+    found = split(instance, step)
+    kept, again = len(found.kept), len(found.dropped)
     text = ngettext(
-        "%(n)d step that started before it keeps its result: %(steps)s",
-        "%(n)d steps that started before it keep their results: %(steps)s",
+        "%(n)s step that started before it keeps its result: %(steps)s",
+        "%(n)s steps that started before it keep their results: %(steps)s",
         kept,
     )
-    plan = Plan([text % {"n": kept, "steps": named_steps(before)} if kept else _("No step started before it.")])
+    values = {"n": f"{kept:,}", "steps": named(_labels(found.kept))}
+    plan = Plan([text % values if kept else _("No step started before it.")])
     plan.kept.append(_("Idempotency keys of the steps that are kept stay the same."))
     text = ngettext(
-        "%(n)d step is dropped and runs again if the program comes to it: %(steps)s",
-        "%(n)d steps are dropped and run again if the program comes to them: %(steps)s",
+        "%(n)s step is dropped and runs again if the program comes to it: %(steps)s",
+        "%(n)s steps are dropped and run again if the program comes to them: %(steps)s",
         again,
     )
-    plan.changed.append(text % {"n": again, "steps": named_steps(after)})
+    plan.changed.append(text % {"n": f"{again:,}", "steps": named(_labels(found.dropped))})
     plan.warnings.append(AGAIN)
-    _drop(plan, instance, after, user, url)
+    dropped = _steps(instance).filter(pk__in=[record.pk for record in found.dropped])
+    waits = instance.pending_events.filter(status=PendingStatus.OPEN, step__in=[record.pk for record in found.kept])
+    wanted = {type for types in waits.values_list("types", flat=True) for type in types}
+    _drop(plan, instance, dropped, user, url, wanted)
     return plan
+
+
+def _labels(records: Sequence[Known]) -> list[str]:
+    return [step_label(record.scope, record.name, record.count) for record in records[: MOST_NAMED + 1]]
 
 
 def plan_of_completing(instance: WorkflowInstance, step: StepRecord) -> Plan:
@@ -167,10 +174,14 @@ def plan_of_completing(instance: WorkflowInstance, step: StepRecord) -> Plan:
     return plan
 
 
-def _drop(plan: Plan, instance: WorkflowInstance, steps: Any, user: Any, url: Url) -> None:
-    """What a restart does to what is open, to events that nobody has read, and to children."""
+def _drop(
+    plan: Plan, instance: WorkflowInstance, steps: Any, user: Any, url: Url, wanted: Collection[str] = ()
+) -> None:
+    """What a restart does to what is open, to events that nobody has read, and to children. ``wanted``: types of events that a
+    wait takes which is kept."""
     plan.changed += _open_things(instance, steps)
     events = instance.sent_events.filter(run_number=instance.run_number, kind=SentKind.EVENT, consumed_by="")
+    events = events.exclude(type__in=wanted) if wanted else events
     unread = events.count()
     if unread:
         types = list(events.order_by("type").values_list("type", flat=True).distinct()[: MOST_NAMED + 1])

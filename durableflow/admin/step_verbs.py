@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from durableflow.admin.plans import plan_from_step, plan_of_completing
 from durableflow.admin.values import ValueField
 from durableflow.admin.verbs import VERBS, ReasonForm, Verb
 from durableflow.core.exceptions import CodecError, LimitExceeded
+from durableflow.core.scopenames import groups_of
 from durableflow.core.statuses import StepKind
 from durableflow.models import StepRecord, WorkflowInstance
 from durableflow.models.completable import completable
@@ -111,8 +113,10 @@ class StepVerbsMixin(VerbsMixin):
         wanted = (request.POST if request.method == "POST" else request.GET).get(STEP)
         steps = targets(instance)
         offered = list(steps[: MOST_OFFERED + 1])
-        chooser = StepForm(offered[:MOST_OFFERED], len(offered) > MOST_OFFERED, initial={STEP: wanted})
-        if not offered:
+        members = join_members(instance, offered)
+        first = [step for step in offered[:MOST_OFFERED] if step.pk not in members]
+        chooser = StepForm(first, len(offered) > MOST_OFFERED, initial={STEP: wanted})
+        if not first:
             return self.refused_page(
                 request, instance, verb, _("No step has started in the present run: restart it as a whole.")
             )
@@ -130,7 +134,10 @@ class StepVerbsMixin(VerbsMixin):
             except ValueError as error:
                 return self.refused_page(request, instance, verb, str(error), status=400)
         title = _("Restart %(instance)s from %(step)s") % {"instance": instance.label, "step": step.label}
-        told = plan_from_step(instance, step, request.user, self.url)
+        try:
+            told = plan_from_step(instance, step, request.user, self.url)
+        except ValueError as error:
+            return self.refused_page(request, instance, verb, str(error), status=400)
         status = 400 if form.is_bound else 200
         hidden = ((STEP, str(step.pk)),)
         return self.verb_page(request, instance, verb, form, told, status, title, chooser=chooser, more_hidden=hidden)
@@ -173,6 +180,17 @@ def targets(instance: WorkflowInstance) -> Any:
     """The steps of the present run from which it can be restarted, in the order in which they started."""
     rows = instance.steps.filter(run_number=instance.run_number).exclude(kind__in=NO_TARGETS)
     return rows.defer("config", "raw_output", "error_data", "rollback_error").order_by("seq")
+
+
+def join_members(instance: WorkflowInstance, records: Sequence[StepRecord]) -> set[int]:
+    """The keys of those that are children of a join, which begin again with the whole of it only. One query, where there may be
+    some."""
+    scoped = [record for record in records if record.kind == StepKind.CHILD and record.scope]
+    if not scoped:
+        return set()
+    rows = instance.steps.filter(run_number=instance.run_number, kind=StepKind.CHILD, remaining__isnull=False)
+    joins = set(rows.values_list("scope", "name", "count"))
+    return {record.pk for record in scoped if next(iter(groups_of(record.scope)), None) in joins}
 
 
 def is_key(text: str) -> bool:

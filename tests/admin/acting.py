@@ -38,3 +38,8 @@ def select(client: Any, verb: str, rows: Iterable[WorkflowInstance], query: str 
 def confirm(client: Any, page: Any, **said: Any) -> Any:
     """Press the button of the page that asks, or "Go on"."""
     return client.post(BULK, {"job": page.context["job"], **said}, follow=True)
+
+
+def page_of(client: Any, instance: WorkflowInstance) -> str:
+    """The page of an instance."""
+    return text_of(client.get(reverse("admin:durableflow_workflowinstance_change", args=[instance.pk])))

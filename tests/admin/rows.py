@@ -99,6 +99,15 @@ def make_failed(**fields: Any) -> WorkflowInstance:
     return instance
 
 
+def failed_third() -> tuple[WorkflowInstance, list[StepRecord]]:
+    """Three steps in their order, the third failed."""
+    error = {"type": "E", "message": "no", "traceback": "", "step": "three-1", "steps": [["", "do", "three", 1]]}
+    instance = make_instance(status=S.ERRORED, finished=timezone.now(), error_data=error)
+    made = [make_step(instance, name, raw_output=name) for name in ("one", "two")]
+    made.append(make_step(instance, "three", status=StepStatus.FAILED, error_data=error))
+    return instance, made
+
+
 def make_blocked(**fields: Any) -> WorkflowInstance:
     """An instance that needs a person."""
     return make_instance(status=S.PAUSED, blocked="NonDeterminismError: step 'b' was not met", **fields)
