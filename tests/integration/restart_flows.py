@@ -65,7 +65,7 @@ class Raced(Workflow[Any, Any]):
         max_concurrency = 3
 
     def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
-        parts = [step.do("a", lambda: event.run_number)]
+        parts: list[Any] = [step.do("a", lambda: event.run_number)]
         if event.params == "event":
             parts.append(step.wait_for_event("x", type="x", timeout=None).payload)
         if event.params == "approval":
