@@ -93,7 +93,7 @@ def _bound(text: str, more: timedelta) -> datetime:
 
 
 def _moment(text: str) -> datetime | None:
-    if parse_day(text):
+    if _is_day(text):
         return None
     found = parse_datetime(text)
     if found is None:
@@ -101,7 +101,7 @@ def _moment(text: str) -> datetime | None:
     return timezone.make_aware(found) if found.tzinfo is None else found
 
 
-def parse_day(text: str) -> bool:
+def _is_day(text: str) -> bool:
     """Whether it is a day without a time: ``parse_datetime`` would take it for its midnight."""
     return parse_date(text) is not None
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
-from django.core.exceptions import ObjectDoesNotExist, PermissionDenied, ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ObjectDoesNotExist, PermissionDenied, ValidationError
 from django.core.management.base import CommandError
 from django.db.models import ProtectedError, RestrictedError
 
@@ -16,8 +16,6 @@ from durableflow.management.text import printable
 NO, WRONG, INTERRUPTED, BROKEN_PIPE = 1, 2, 130, 141
 """Exit statuses. ``NO``: all went well, and the answer is no (rows were skipped, an instance failed). ``WRONG``: wrong use, wrong
 state, a missing right, something that does not exist. The others are what shells say of Ctrl-C and of a reader that went away."""
-
-KEY_OF_ALL: Final = "__all__"
 
 
 def wrong(text: str) -> CommandError:
@@ -45,5 +43,5 @@ def _invalid(error: ValidationError) -> str:
     if found is None:
         return printable(" ".join(error.messages))
     return printable(
-        " ".join(f"{'' if name == KEY_OF_ALL else f'{name}: '}{' '.join(texts)}" for name, texts in found.items())
+        " ".join(f"{'' if name == NON_FIELD_ERRORS else f'{name}: '}{' '.join(texts)}" for name, texts in found.items())
     )

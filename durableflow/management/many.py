@@ -10,7 +10,6 @@ from typing import Any, Final
 from django.core.management.base import CommandParser
 from django.db.models import Max
 
-from durableflow.core import registry
 from durableflow.core.names import check_instance_id
 from durableflow.core.statuses import TRANSITIONS
 from durableflow.management.arguments import STDIN
@@ -123,9 +122,3 @@ def confirmed(stderr: Any, question: str, *, yes: bool) -> bool:
     stderr.write(f"{question} Go on? [y/N] ", style_func=str, ending="")
     stderr.flush()
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
-
-
-def class_name(workflow: str) -> str:
-    """The name that a workflow has now."""
-    found: Any = registry.find(workflow)
-    return workflow if found is None else str(found.options.name)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from django import forms
+
 from durableflow import Retries, Step, Undo, Workflow, WorkflowEvent, get_step_context
 
 BROKEN: set[str] = set()
@@ -50,6 +52,22 @@ class Order(Workflow[Any, Any]):
         step.do("charge", body, rollback=undo)
         decision = step.wait_for_approval("approval", title="Ship it?", allow_requester=event.params != "barred")
         return {"approved": decision.approved, "comment": decision.comment}
+
+
+class AmountForm(forms.Form):
+    """What has to be said."""
+
+    amount = forms.DecimalField()
+
+
+class Ask(Workflow[Any, Any]):
+    """Ask a person for an amount."""
+
+    class Meta:
+        name = "cmd-ask"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return str(step.wait_for_approval("amount", title="How much?", form=AmountForm).data["amount"])
 
 
 class Wait(Workflow[Any, Any]):

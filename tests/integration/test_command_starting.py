@@ -11,7 +11,7 @@ from durableflow.core.statuses import Trigger, Via
 from durableflow.models import PendingEvent, Priority, WorkflowInstance
 from durableflow.testing import Harness
 from tests.conftest import UserFactory
-from tests.integration.command_flows import Order, Wait, broken
+from tests.integration.command_flows import Ask, Order, Wait, broken
 from tests.support.commands import Called, called
 from tests.support.concurrency import Task
 from tests.support.engine import drained
@@ -163,6 +163,18 @@ def test_decide(workflows: Harness, user_factory: UserFactory) -> None:
     assert row.history.get(type="decided").reason == "phone"
     assert "was already decided by bob" in refused("decide", key, "approve", "--user", "bob")
     assert "There is no pending event 4711" in refused("decide", "4711", "approve")
+
+
+def test_a_decision_with_a_form(workflows: Harness) -> None:
+    """The fields are given as JSON; what the form refuses is told field by field, and nothing is stored."""
+    row = workflows.run(Ask, instance_id="a")
+    key = str(PendingEvent.objects.get().pk)
+    assert refused("decide", key, "approve", "--data", '{"amount": "x"}') == "amount: Enter a number."
+    assert refused("decide", key, "approve") == "amount: This field is required."
+    done = called("decide", key, "approve", "--data", "-", "--json", stdin='{"amount": "9.90"}')
+    assert done.document["data"] == {"amount": "9.90"}
+    workflows.run_due()
+    assert row.output == "9.90"
 
 
 def test_what_decide_refuses(workflows: Harness, user_factory: UserFactory) -> None:
