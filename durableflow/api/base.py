@@ -56,6 +56,18 @@ class StrictJsonRenderer(JSONRenderer):
 
     strict = True
 
+    def render(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        """The text. Half a character, which a message repeats from a request, can only be written as its escape."""
+        try:
+            return super().render(data, *args, **kwargs)
+        except UnicodeEncodeError:
+            return _EscapingRenderer().render(data, *args, **kwargs)
+
+
+class _EscapingRenderer(JSONRenderer):
+    strict = True
+    ensure_ascii = True
+
 
 class BoundedJsonParser(JSONParser):
     """JSON of a bounded size: 413 for a larger body before it is read as a whole, 400 for one that is no JSON."""

@@ -12,7 +12,7 @@ from rest_framework.settings import api_settings
 
 from durableflow.api.bodies import AnyField, NameField, OneOfField, OptionsBody, ReasonBody, StartBody
 from durableflow.api.filters import InstanceFilter
-from durableflow.core.names import check_instance_id
+from durableflow.core.names import check_instance_id, check_text
 
 MAX_BATCH: Final = 100
 MAX_BULK: Final = 1_000
@@ -94,7 +94,10 @@ class FilterField(serializers.Field[Any, Any, Any, Any]):
             texts = value if isinstance(value, list) else [value]
             if not texts or not all(isinstance(text, str) for text in texts):
                 self.fail("text", name=name)
-            query.setlist(name, texts)
+            try:
+                query.setlist(name, [check_text(name, text) for text in texts])
+            except ValueError as error:
+                raise serializers.ValidationError(str(error)) from error
         return query
 
 
