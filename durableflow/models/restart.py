@@ -142,38 +142,30 @@ def find_step(
     ``kind``: of ``StepRecord.Kind``; None: whatever it is. ``scope``: of a branch, as ``StepRecord.scope`` has it, '' for the
     root; None: wherever it is. Raises ValueError that says what there is, where there is none or more than one.
     """
-    own = instance.steps.filter(run_number=instance.run_number, name=name).exclude(kind__in=_NO_TARGETS)
-    named: list[StepRecord] = list(own.order_by("seq").defer("config", "raw_output", "error_data")[:MANY])
-    found = [
-        step for step in named
-        if step.count == count and kind in (None, step.kind) and scope in (None, step.scope)
-    ]  # fmt: skip
+    run = instance.steps.filter(run_number=instance.run_number).exclude(kind__in=_NO_TARGETS)
+    run = run.order_by("seq").defer("config", "raw_output", "error_data")
+    wanted = {"name": name, "count": count}
+    wanted |= {field: value for field, value in (("kind", kind), ("scope", scope)) if value is not None}
+    found = list(run.filter(**wanted)[: LISTED + 1])
     if len(found) == 1:
-        return found[0]
+        only: StepRecord = found[0]
+        return only
     what = f"{'step' if kind is None else kind} {name!r}, number {count}"
     where = f"{instance.label}, run {instance.run_number}" + ("" if scope is None else f", scope {scope!r}")
     if found:
         raise ValueError(f"There are several of {what} in {where}: {_listed(found)}. Say which by its kind and scope.")
-    known = f"There is {_listed(named)}." if named else _names(instance)
-    raise ValueError(f"There is no {what} in {where}. {known}")
+    known = list(run.filter(name=name)[: LISTED + 1]) or list(run[: LISTED + 1])
+    there = f"There is {_listed(known)}." if known else "The run has no steps yet."
+    raise ValueError(f"There is no {what} in {where}. {there}")
 
 
-MANY: Final = 500
 LISTED: Final = 10
 _NO_TARGETS: Final = (StepKind.NOTIFY, StepKind.PATCH)
 
 
 def _listed(steps: Sequence[StepRecord]) -> str:
     shown = [f"{step.kind} {step.label!r}" for step in steps[:LISTED]]
-    return ", ".join(shown) + (f" and {len(steps) - LISTED} more" if len(steps) > LISTED else "")
-
-
-def _names(instance: InstanceFields) -> str:
-    steps = instance.steps.filter(run_number=instance.run_number).exclude(kind__in=_NO_TARGETS)
-    known = list(steps.order_by("seq").only("scope", "kind", "name", "count")[: LISTED + 1])
-    if not known:
-        return "The run has no steps yet."
-    return f"There is {_listed(known[:LISTED])}" + (" and more." if len(known) > LISTED else ".")
+    return ", ".join(shown) + (" and more" if len(steps) > LISTED else "")
 
 
 __all__ = ["CLOSED", "RestartVerbs", "begin_run", "find_step"]

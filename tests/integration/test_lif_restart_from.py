@@ -107,6 +107,9 @@ def test_what_is_no_step_to_restart_from(bodies: Bodies, from_step: str) -> None
         row.restart(from_step=target)
     row.refresh_from_db()
     assert row.status == Status.COMPLETE and list(row.steps.order_by("pk").values()) == before
+    assert find_step(row, "twice", scope="both-1[1]").count == 1
+    with pytest.raises(ValueError, match="no do 'a', number 2"):
+        find_step(row, "a", count=2)
     with pytest.raises(TypeError):
         row.restart(from_step=7)  # type: ignore[arg-type]
 

@@ -356,6 +356,13 @@ def test_engine_and_verbs_change_statuses_by_the_table_only() -> None:
         blocked.terminate()
         with pytest.raises(InvalidTransition):
             done.terminate()
+        again = Life.create()
+        for verbs in (["pause", "resume"], ["restart"], ["pause", "restart"], ["terminate", "restart"], ["pause"]):
+            for verb in verbs:
+                VERBS[verb](again)
+            drain(10)
+            again.refresh_from_db()
+        assert (again.status, again.run_number) == ("paused", 4)
     statuses = [
         WorkflowInstance.objects.get(pk=row.pk).status for row in (done, failing, stopped, blocked, lost, returned)
     ]
