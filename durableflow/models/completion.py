@@ -57,9 +57,11 @@ class CompletionVerbs(InstanceFields):
             if failed:
                 queue_again(row)
                 record(row, "workflow_queued", by=by, via=via, reason=reason, data={**data, "steps": others})
-            elif row.status == Status.WAITING and not row.hold:
-                row.wake_at = clock.expression(connections[row._state.db].vendor)
-                row.save(update_fields=["wake_at"])
+            else:
+                row.owner = None  # a lost attempt that was still to be charged was this step's
+                if row.status == Status.WAITING and not row.hold:
+                    row.wake_at = clock.expression(connections[row._state.db].vendor)
+                row.save(update_fields=["owner", "wake_at"])
             dispatch.wake(row._state.db)
 
     acomplete_step = async_twin(complete_step)
