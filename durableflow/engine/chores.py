@@ -117,14 +117,11 @@ def _do(using: str, chore: Regular) -> None:
 
 
 def _look(using: str, known: _Known) -> list[Regular]:
-    """The chores that are due, the longest due first. Makes the rows that are missing: those are due at once."""
+    """The chores that are due, the longest due first. One without a row is due at once."""
     asked = time.monotonic()
     rows = run(using, f"SELECT name, due_at FROM {_TABLE}")
-    missing = _chores.keys() - {name for name, _due_at in rows}
-    for name in sorted(missing):
-        _make(using, name)
     now = clock.read(using)
-    left = dict.fromkeys(missing, 0.0)
+    left = dict.fromkeys(_chores, 0.0)
     for name, due_at in rows:
         due = moment(due_at)
         if name in _chores and due is not None:
@@ -133,18 +130,13 @@ def _look(using: str, known: _Known) -> list[Regular]:
     return [_chores[name] for name in sorted(left, key=lambda name: left[name]) if left[name] <= 0]
 
 
-def _make(using: str, name: str) -> None:
-    at, params = _after(using, timedelta())
-    sql = f"INSERT INTO {_TABLE} (name, due_at) VALUES (%s, {at}) ON CONFLICT (name) DO NOTHING"
-    run(using, sql, [name, *params])
-
-
 def _take(using: str, chore: Regular) -> bool:
-    """Compare and set: of all who find it due one gets it."""
+    """Compare and set: of all who find it due one gets it. Makes the row where there is none."""
     until, to = _after(using, GUARD)
     now, at = _after(using, timedelta())
-    sql = f"UPDATE {_TABLE} SET due_at = {until} WHERE name = %s AND due_at <= {now} RETURNING id"
-    return bool(run(using, sql, [*to, chore.name, *at]))
+    sql = f"""INSERT INTO {_TABLE} (name, due_at) VALUES (%s, {until})
+        ON CONFLICT (name) DO UPDATE SET due_at = EXCLUDED.due_at WHERE {_TABLE}.due_at <= {now} RETURNING id"""
+    return bool(run(using, sql, [chore.name, *to, *at]))
 
 
 def _put_off(using: str, chore: Regular, by: timedelta) -> None:
