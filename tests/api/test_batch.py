@@ -8,7 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connections
+from django.db import connection, connections
+from django.test.utils import CaptureQueriesContext
 
 from durableflow.models import HistoryEntry, WorkflowInstance
 from tests.api.conftest import ORDERS, snapshot
@@ -70,6 +71,15 @@ def test_a_batch_that_comes_again_starts_nothing(starter) -> None:
     assert snapshot() == before
     refused = starter.post(BATCH, body, headers={"Idempotency-Key": "k"})
     assert (refused.status_code, list(refused.json()["fields"])) == (400, ["Idempotency-Key"])
+
+
+def test_a_large_batch_takes_as_few_queries_as_a_small_one(starter) -> None:
+    counts = []
+    for number in (2, 100):
+        with CaptureQueriesContext(connection) as captured:
+            assert starter.post(BATCH, {"count": number, "params": {"n": number}}).status_code == 201
+        counts.append(len(captured))
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import connection
 from django.utils import timezone
 
 from durableflow.api import bulk
@@ -90,6 +91,23 @@ def test_more_than_one_request_can_handle(operator, rows, monkeypatch) -> None:
             break
         body["after"] = told["cursor"]
     assert counts == [(0, 2, 3), (1, 1, 1), (1, 0, 0)]
+
+
+def test_each_is_a_transaction_of_its_own(operator, rows, monkeypatch) -> None:
+    """What was done stays done when the request fails half way, also where the project makes requests atomic."""
+    rows("waiting", 3)
+    original = WorkflowInstance.pause
+
+    def fails_late(self: WorkflowInstance, **said: object) -> None:
+        if self.instance_id == "a-2":
+            raise RuntimeError("the process dies")
+        original(self, **said)
+
+    monkeypatch.setattr(WorkflowInstance, "pause", fails_late)
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    with pytest.raises(RuntimeError, match="dies"):
+        operator.post(BULK, {"action": "pause", "filter": {}})
+    assert sorted(WorkflowInstance.objects.values_list("status", flat=True)) == ["paused", "paused", "waiting"]
 
 
 def test_only_what_the_user_sees(client_of, people, order) -> None:

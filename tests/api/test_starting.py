@@ -117,7 +117,7 @@ def test_bad_input_names_the_field_and_stores_nothing(body, field, starter) -> N
     assert not any(snapshot())
 
 
-@pytest.mark.parametrize("instance_id", ["a", "_", "A-1", "batch", "x" * 100, "steps", "0"])
+@pytest.mark.parametrize("instance_id", ["a", "_", "A-1", "batch", "bulk", "delete", "x" * 100, "steps", "0"])
 def test_every_accepted_id_works_in_every_url(instance_id, client_of) -> None:
     """SEC-14: open, act and reverse."""
     client = client_of("superuser")
