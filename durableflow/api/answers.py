@@ -344,12 +344,14 @@ class HistoryEntryAnswer(Answer):
 class HistoryAnswer(Answer):
     """Some history.
 
-    ``cursor``: pass it as ``after`` to go on from here, now or when more has happened; ``next``: where the rest is.
+    ``cursor``: pass it as ``after`` to go on from here, now or when more has happened; ``next``: where the rest is;
+    ``ended``: the instance has ended and this is the last page, so that nothing follows unless it is retried or restarted.
     """
 
     results = HistoryEntryAnswer(many=True)
     cursor = serializers.IntegerField()
     next = serializers.URLField(allow_null=True)
+    ended = serializers.BooleanField()
 
 
 class SentAnswer(Answer):

@@ -258,6 +258,13 @@ class DecideBody(Body):
     )
 
 
+def finite(value: float) -> float:
+    """``value``: not a number is neither too small nor too large, and never over. Raises ValidationError."""
+    if not math.isfinite(value):
+        raise serializers.ValidationError("A valid number is required.")
+    return value
+
+
 class WaitQuery(serializers.Serializer[Any]):
     """``?wait=``: seconds."""
 
@@ -270,10 +277,8 @@ class WaitQuery(serializers.Serializer[Any]):
     )
 
     def validate_wait(self, value: float) -> float:
-        """Not a number is neither too small nor too large, and never over."""
-        if not math.isfinite(value):
-            raise serializers.ValidationError("A valid number is required.")
-        return value
+        """A number."""
+        return finite(value)
 
 
 class DeleteQuery(serializers.Serializer[Any]):
@@ -284,17 +289,14 @@ class DeleteQuery(serializers.Serializer[Any]):
     )
 
 
-class HistoryQuery(serializers.Serializer[Any]):
-    """Which history."""
+class HistoryPlace(serializers.Serializer[Any]):
+    """Which history, and from where on."""
 
     after = serializers.IntegerField(
-        required=False, default=0, min_value=0, max_value=2**63 - 1, help_text="The cursor of the page before."
+        required=False, default=0, min_value=0, max_value=2**63 - 1, help_text="The id of the last entry that was seen."
     )
     types = serializers.CharField(
         required=False, default=None, help_text=f"Only these, separated by commas: {', '.join(HISTORY_TYPES)}."
-    )
-    limit = serializers.IntegerField(
-        required=False, default=200, min_value=1, max_value=MAX_HISTORY, help_text="Stored entries per page."
     )
 
     def validate_types(self, value: str | None) -> list[str] | None:
@@ -307,3 +309,22 @@ class HistoryQuery(serializers.Serializer[Any]):
             text = f"Unknown types: {', '.join(unknown) or 'none given'}. Known types: {', '.join(HISTORY_TYPES)}."
             raise serializers.ValidationError(text)
         return types
+
+
+class HistoryQuery(HistoryPlace):
+    """Which page of it."""
+
+    limit = serializers.IntegerField(
+        required=False, default=200, min_value=1, max_value=MAX_HISTORY, help_text="Stored entries per page."
+    )
+    wait = serializers.FloatField(
+        required=False,
+        default=0.0,
+        min_value=0,
+        max_value=MAX_WAIT,
+        help_text="Seconds to wait for an entry where there is none. An instance that has ended is not waited for.",
+    )
+
+    def validate_wait(self, value: float) -> float:
+        """A number."""
+        return finite(value)

@@ -20,6 +20,7 @@ MEANINGS: Final = {
     409: "It does not fit the present state: nothing was stored. `code` says why.",
     413: "Too large: nothing was stored.",
     422: "The Idempotency-Key was used with another body.",
+    501: "The project is not served by an ASGI server.",
 }
 
 IDEMPOTENCY_KEY: Final = OpenApiParameter(

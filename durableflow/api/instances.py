@@ -18,7 +18,7 @@ from durableflow.api.docs import documented, responses
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import StepFilter
 from durableflow.api.paging import InOrder
-from durableflow.api.waiting import until_at_rest
+from durableflow.api.waiting import until_at_rest, until_told
 from durableflow.core.statuses import Via
 from durableflow.models import StepRecord
 from durableflow.models.removal import delete_instance
@@ -104,6 +104,7 @@ class StepOutputView(ApiView):
         return Response(OutputAnswer({**answer, "output": timeline.output_of(step)}).data)
 
 
+@method_decorator(transaction.non_atomic_requests, name="dispatch")
 class HistoryView(ApiView):
     """The history of an instance."""
 
@@ -116,11 +117,19 @@ class HistoryView(ApiView):
         responses=responses(200, HistoryAnswer, 400, 404),
     )
     def get(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """What happened, oldest first. Nothing that happens later gets an id below the ``cursor`` of an answer."""
+        """What happened, oldest first. Nothing that happens later gets an id below the ``cursor`` of an answer.
+
+        ``?after=7&wait=20`` answers as soon as there is an entry after 7, or with none after 20 seconds.
+        """
         query = self.query(HistoryQuery)
         row = self.instance(workflow, instance_id)
+        if query["wait"]:
+            until_told(row, query["after"], query["types"], query["wait"])
+            row = self.instance(workflow, instance_id)
         page = timeline.history_page(row, query["after"], query["types"], query["limit"])
-        answer = {"results": page.entries, "cursor": page.last_id, "next": None}
+        # Of a row that was read before the page: what ended it is on the page, or before it.
+        ended = row.is_finished and not page.has_more
+        answer = {"results": page.entries, "cursor": page.last_id, "next": None, "ended": ended}
         if page.has_more:
             parameters = request.query_params.copy()
             parameters["after"] = str(page.last_id)

@@ -18,6 +18,7 @@ from durableflow.api.schedules import (
     SchedulesView,
     ScheduleView,
 )
+from durableflow.api.streaming import HistoryStreamView
 from durableflow.api.verbs import EventsView, PauseView, ResumeView, RetryView, TerminateView
 from durableflow.api.workflows import InstancesView, WorkflowsView, WorkflowView
 from durableflow.pages.views import DecideLinkView
@@ -40,6 +41,7 @@ routes = [
     path(f"{INSTANCE}steps/<int:step_id>/output/", StepOutputView.as_view(), name="step-output"),
     path(f"{INSTANCE}steps/<int:step_id>/complete/", CompleteStepView.as_view(), name="complete-step"),
     path(f"{INSTANCE}history/", HistoryView.as_view(), name="history"),
+    path(f"{INSTANCE}history/stream/", HistoryStreamView.as_view(), name="history-stream"),
     path(f"{INSTANCE}retry/", RetryView.as_view(), name="retry"),
     path(f"{INSTANCE}pause/", PauseView.as_view(), name="pause"),
     path(f"{INSTANCE}resume/", ResumeView.as_view(), name="resume"),

@@ -1,13 +1,16 @@
-"""``?wait=``: hold a request until an instance has come to rest."""
+"""``?wait=``: hold a request until an instance has come to rest, or its history has grown."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from contextlib import closing
 from typing import Any, Final
 
 from durableflow.core import clock
 from durableflow.core.statuses import FINISHED, Status
 from durableflow.models import SentEvent, WorkflowInstance
+from durableflow.models.following import Follower
 
 FIRST_LOOK: Final = 0.02
 LAST_LOOK: Final = 0.25
@@ -27,6 +30,13 @@ def until_at_rest(instance: WorkflowInstance, seconds: float) -> None:
             return
         time.sleep(min(pause, left))
         pause = min(pause * 1.5, LAST_LOOK)
+
+
+def until_told(instance: WorkflowInstance, after: int, types: Collection[str] | None, seconds: float) -> None:
+    """Return when the history has an entry after ``after``, of ``types``, when the instance has ended or is gone, or when
+    ``seconds`` are over. Does not poll on PostgreSQL (``models.watching``). Must not run in a transaction."""
+    with closing(Follower(instance, after, types).batches(every=seconds)) as batches:
+        next(batches, None)
 
 
 def _at_rest(instance: WorkflowInstance) -> bool:

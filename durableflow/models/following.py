@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,7 +34,7 @@ class FollowVerbs(InstanceFields):
     class Meta:
         abstract = True
 
-    def follow(self, after: int = 0, types: Collection[str] | None = None) -> Iterator[HistoryEntry]:
+    def follow(self, after: int = 0, types: Collection[str] | None = None) -> Generator[HistoryEntry]:
         """The history after the entry ``after``, oldest first, and then each entry as it is committed.
 
         Ids rise in the order of commit, so ``after=`` the last id that was seen goes on exactly there, in any process.
@@ -49,7 +49,7 @@ class FollowVerbs(InstanceFields):
         """
         return _entries(Follower(self, after, types))
 
-    def afollow(self, after: int = 0, types: Collection[str] | None = None) -> AsyncIterator[HistoryEntry]:
+    def afollow(self, after: int = 0, types: Collection[str] | None = None) -> AsyncGenerator[HistoryEntry]:
         """``follow`` for ``async for``: no thread waits."""
         return _aentries(Follower(self, after, types))
 
@@ -112,7 +112,7 @@ class Follower:
                 f"{self.instance.label} is {status} and the test's clock stands still: nothing more would follow."
             )
 
-    def batches(self, every: float = math.inf) -> Iterator[Found]:
+    def batches(self, every: float = math.inf) -> Generator[Found]:
         """What is found, look by look, to the end; and an empty one after each ``every`` seconds in which there was
         nothing."""
         with ThreadWatch(self.instance) as watch:
@@ -128,7 +128,7 @@ class Follower:
                         watch.wait(waiting.left())
                     waiting.arm(found, watch.arm)
 
-    async def abatches(self, every: float = math.inf, run: Runner | None = None) -> AsyncIterator[Found]:
+    async def abatches(self, every: float = math.inf, run: Runner | None = None) -> AsyncGenerator[Found]:
         """The same without a thread that waits. ``run``: calls a function that asks the database; default: in Django's
         thread for synchronous code."""
         asked = run or _in_djangos_thread
@@ -176,23 +176,23 @@ class _Waiting:
         self.armed = True
 
 
-def _entries(follower: Follower) -> Iterator[HistoryEntry]:
+def _entries(follower: Follower) -> Generator[HistoryEntry]:
     batches = follower.batches()
     try:
         for found in batches:
             yield from found.entries
     finally:
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
 
 
-async def _aentries(follower: Follower) -> AsyncIterator[HistoryEntry]:
+async def _aentries(follower: Follower) -> AsyncGenerator[HistoryEntry]:
     batches = follower.abatches()
     try:
         async for found in batches:
             for entry in found.entries:
                 yield entry
     finally:
-        await batches.aclose()  # type: ignore[attr-defined]
+        await batches.aclose()
 
 
 async def _in_djangos_thread(function: Callable[[], Any]) -> Any:

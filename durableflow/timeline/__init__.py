@@ -7,7 +7,7 @@ SEC-09). Each function needs a number of queries that does not grow with the ins
 from durableflow.core.redact import redact, shown
 from durableflow.timeline.advice import advice
 from durableflow.timeline.groups import GroupView, groups
-from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page
+from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page, told
 from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.pauses import PauseView, TimerView, pause_of, timers_of
 from durableflow.timeline.reasons import reason
@@ -44,6 +44,7 @@ __all__ = [
     "shown",
     "steps",
     "timers_of",
+    "told",
     "waited_types",
     "waiting_for",
 ]

@@ -51,6 +51,21 @@ class FollowedFailure(Workflow):
         return "done"
 
 
+class FollowedSecret(Workflow):
+    """An error quotes what a sensitive step has returned."""
+
+    class Meta:
+        name = "followed-secret"
+
+    def run(self, event: WorkflowEvent, step: Step) -> Any:
+        token = step.do("token", lambda: "s3cr3t", sensitive=True)
+        step.do("use", self.use, token, retries=0)
+
+    @staticmethod
+    def use(token: str) -> None:
+        raise ValueError(f"refused: {token}")
+
+
 class Following:
     """Somebody who follows in a thread of their own."""
 
