@@ -141,8 +141,8 @@ def _terminate(using: str, rows: Sequence[Any], reasons: dict[int, str], undo: s
     now = clock.read(using)
     instances = WorkflowInstance.objects.using(using).filter(pk__in=pks)
     instances.update(
-        status=Status.TERMINATED, finished=now, blocked="", hold="", wake_at=None, lease_token=None, owner=None, woken=False,
-        suspect=False, holds_slot=False,
+        status=Status.TERMINATED, finished=now, blocked="", hold="", wake_at=None, paused_at=None, lease_token=None, owner=None,
+        woken=False, suspect=False, holds_slot=False,
     )  # fmt: skip
     for row in rows:
         if row.status == Status.PAUSED and undoing.underway(row):

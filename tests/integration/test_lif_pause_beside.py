@@ -102,6 +102,18 @@ def test_children_of_a_paused_parent_go_on(stopped_clock: StoppedClock) -> None:
     assert drained(parent).output == [0, 1, 2]
 
 
+def test_a_paused_child_ends_with_its_parent() -> None:
+    """CHD-04: as any other child that the parent waited for; nothing of the pause is left."""
+    parent, children = book()
+    for child in children[:2]:
+        child.pause()
+    parent.terminate()
+    drain(0)
+    for child in children:
+        child.refresh_from_db()
+        assert (child.status, child.paused_at, child.wake_at) == (S.TERMINATED, None, None)
+
+
 class PauseNotify(Workflow[Any, Any]):
     """Somebody asks for a pause in the step before a wait of which people are told."""
 
