@@ -8,100 +8,34 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from django.db import connection
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from durableflow import EventTimeout, InvalidTransition, Retries, StaleDecision, Step, Workflow, WorkflowEvent
+from durableflow import InvalidTransition, StaleDecision
 from durableflow.core import clock
 from durableflow.engine.claims import look
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
-from durableflow.engine.interception import Interceptor
-from durableflow.engine.journal import Identity
-from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import ProcessDied
 from durableflow.models import ConcurrencyLimit, PendingEvent, SentEvent, StepRecord, WorkflowInstance
-
-USING: Final = "default"
-OPEN: Final = {"queued", "running", "waiting", "waiting_for_pause", "paused", "rolling_back"}
-ENDED: Final = {"complete", "errored", "terminated"}
-# Design 2, "Transitions": what each verb does to each status in which it is allowed.
-ALLOWED: Final[dict[str, dict[str, str]]] = {
-    "pause": {"queued": "paused", "waiting": "paused", "running": "waiting_for_pause"},
-    "resume": {"paused": "queued", "waiting_for_pause": "running"},
-    "terminate": dict.fromkeys(OPEN - {"rolling_back"}, "terminated"),
-    "retry": {"errored": "queued"},
-    "restart": dict.fromkeys((OPEN | ENDED) - {"queued", "rolling_back"}, "queued"),
-}
-EVENTS_REFUSED: Final = ENDED | {"rolling_back"}
-STEPS: Final = ("first", "left", "right", "last")
-IDS: Final = ("one", "two")
-
-# What a body does: verbs on its own instance, then an end.
-VERBS: Final = ("pause", "resume", "terminate", "restart", "send")
-Plan = tuple[tuple[str, ...], str]
-plans: Final = st.tuples(
-    st.one_of(st.just(()), st.just(()), st.lists(st.sampled_from(VERBS), max_size=2).map(tuple)),
-    st.sampled_from(["fine", "fine", "fail", "fail", "die"]),
+from tests.integration.lif_world import (
+    ALLOWED,
+    ENDED,
+    EVENTS_REFUSED,
+    IDS,
+    STEPS,
+    USING,
+    LifeModel,
+    Mortal,
+    Plan,
+    Script,
+    call,
+    plans,
+    which,
 )
-which: Final = st.sampled_from(IDS)
-
-
-class Script:
-    """What the bodies of the next execution do, one after the other; then they are fine."""
-
-    plans: list[Plan] = []
-    machine: LifeMachine | None = None
-
-    @classmethod
-    def body(cls, instance_id: str, name: str) -> str:
-        """The body of every step."""
-        machine = cls.machine
-        assert machine is not None
-        return machine.in_body(instance_id, name)
-
-
-class LifeModel(Workflow[None, Any]):
-    """One of each: a retried step, a timer, a wait, branches with timers, an approval, a step that begins once."""
-
-    class Meta:
-        name = "lif-model"
-        max_concurrency = 1
-
-    def run(self, event: WorkflowEvent[None], step: Step) -> Any:
-        who = event.instance_id
-        twice = Retries(limit=1, delay=60, backoff="constant")
-        first = step.do("first", Script.body, who, "first", retries=twice)
-        step.sleep("nap", 300)
-        try:
-            got = step.wait_for_event("go", type="go", timeout="1 hour").payload
-        except EventTimeout:
-            got = "timeout"
-
-        def left() -> str:
-            step.sleep("short nap", 30)
-            return step.do("left", Script.body, who, "left", retries=twice)
-
-        both = step.gather("both", left, lambda: step.do("right", Script.body, who, "right", retries=twice))
-        decision = step.wait_for_approval("ok", title="Go on?", timeout=None)
-        return [first, got, list(both), decision.approved, step.do("last", Script.body, who, "last", retries=0)]
-
-
-class Mortal(Interceptor):
-    """Its process dies before the checkpoint of a body that says so."""
-
-    def __init__(self, lease: Lease) -> None:
-        self.lease = lease
-        self.dies = False
-
-    def before_checkpoint(self, workflow: str, identity: Identity, attempt: int) -> None:
-        """Nothing is written any more."""
-        if self.dies:
-            self.lease.lost = True
-            raise ProcessDied(f"{self.lease.label} died")
 
 
 class LifeMachine(RuleBasedStateMachine):
@@ -124,7 +58,7 @@ class LifeMachine(RuleBasedStateMachine):
     def create(self) -> None:
         """Both exist from the beginning."""
         for name in IDS:
-            LifeModel.create(None, instance_id=name)
+            LifeModel.create({"undone": name == "two"}, instance_id=name)
 
     # What happens -----------------------------------------------------------------------------------------------------
 
@@ -158,7 +92,7 @@ class LifeMachine(RuleBasedStateMachine):
         if self.verb(row, verb) and twice and row.status not in ALLOWED[verb]:
             before = self.picture(same)
             try:
-                getattr(same, verb)()
+                call(same, verb)
             except InvalidTransition:
                 assert self.picture(same) == before
             else:
@@ -242,7 +176,8 @@ class LifeMachine(RuleBasedStateMachine):
                 assert not row.pending_events.filter(status="open").exists()
                 assert not steps.filter(status__in=("pending", "started")).exists()
             else:
-                assert row.finished is None and row.output is None and row.error is None
+                assert row.finished is None and row.output is None
+                assert row.error is None or row.status == "rolling_back"
             if row.status == "queued":
                 assert row.wake_at is not None or row.hold == "limit"
             assert not row.pending_events.filter(status="open").exclude(step__run_number=row.run_number).exists()
@@ -355,19 +290,30 @@ class LifeMachine(RuleBasedStateMachine):
         row.refresh_from_db()
         status, before = row.status, self.picture(row)
         expected = ALLOWED[verb].get(status)
+        if verb == "undo" and expected and not self.undoable(row):
+            expected = "terminated"
+        if verb == "retry" and row.rollback and row.rollback["outcome"] == "failed":
+            expected = "rolling_back"
+        elif verb == "retry" and row.rollback:
+            expected = None
         try:
-            getattr(row, verb)()
+            call(row, verb)
         except InvalidTransition as error:
             assert expected is None, f"{verb} of a {status} instance was refused: {error}"
             assert error.status == status and self.picture(row) == before
             return False
         assert expected is not None, f"{verb} of a {status} instance was accepted"
         assert row.status == expected, f"{verb}: {status} -> {row.status}, not {expected}"
-        if verb in ("terminate", "restart"):
+        if verb in ("terminate", "restart", "undo"):
             assert row.lease_token is None and not row.holds_slot
         if verb == "retry":
             self.again[row.pk] += 1
         return True
+
+    def undoable(self, row: WorkflowInstance) -> bool:
+        """Whether the first step may have had an effect that its handler undoes."""
+        step = row.steps.filter(run_number=row.run_number, name="first").first()
+        return row.params["undone"] and step is not None and step.attempts > 0
 
     def answer(self, row: WorkflowInstance) -> None:
         """What its open wait waits for."""
@@ -425,6 +371,18 @@ class LifeMachine(RuleBasedStateMachine):
         assert self.mortal is not None
         self.mortal.dies = end == "die"
         return f"result of {name}"
+
+    def in_handler(self, instance_id: str) -> None:
+        """What a rollback handler does, and what must be true when it begins."""
+        row = self.row(instance_id)
+        assert (row.status, row.lease_token) == ("rolling_back", self.token)
+        step = row.steps.filter(run_number=row.run_number, name="first").get()
+        assert step.rollback_status not in ("complete", "failed"), "what is undone was undone again"
+        verbs, end = Script.plans.pop(0) if Script.plans and not self.closing else ((), "fine")
+        for verb in verbs:
+            self.send_to(row) if verb == "send" else self.verb(row, verb)
+        if end == "fail":
+            raise RuntimeError("cannot be undone")
 
     def advance(self, seconds: float) -> None:
         """Move the clock; whoever has a lease then is dead."""

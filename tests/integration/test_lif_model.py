@@ -8,7 +8,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.integration.lif_machine import LifeMachine, LifeModel
+from tests.integration.lif_machine import LifeMachine
+from tests.integration.lif_world import LifeModel
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
