@@ -36,7 +36,6 @@ def test_steps_are_filtered_by_status(client_of, order, step_of) -> None:
         (URL, "format, wait"),
         (f"{URL}steps/", "cursor, format, page_size, status"),
         (f"{URL}history/", "after, format, limit, types, wait"),
-        (f"{URL}history/stream/", "after, format, types"),
         ("/api/pending-events/", "cursor, format, mine, page_size, status, workflow"),
     ],
 )

@@ -20,12 +20,14 @@ from durableflow.management.verbs.schedules import Schedules
 from durableflow.management.verbs.send import Send
 from durableflow.management.verbs.show import Show
 from durableflow.management.verbs.start import Start
+from durableflow.management.verbs.tail import Tail
 from durableflow.management.verbs.terminate import Terminate
 
 # In the order in which --help lists them: looking, starting and answering, acting, operating.
 VERBS: tuple[type[Verb], ...] = (
     ListVerb,
     Show,
+    Tail,
     Pending,
     Start,
     Send,
