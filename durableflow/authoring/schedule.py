@@ -9,7 +9,6 @@ from typing import Any, Final, Literal
 from durableflow.core import codec
 from durableflow.core.conf import get_settings
 from durableflow.core.cron import check_cron, check_zone
-from durableflow.core.names import check_text
 from durableflow.core.schedules import check_catch_up, check_overlap, check_schedule_name, default_name
 
 MAX_SCHEDULES: Final = 100
@@ -59,7 +58,7 @@ def check_schedules(given: object) -> tuple[Schedule, ...]:
     if len(given) > MAX_SCHEDULES:
         raise ValueError(f"schedules has {len(given)} entries; at most {MAX_SCHEDULES} are allowed.")
     found = tuple(_named(position, entry) for position, entry in enumerate(given))
-    names = [check_text("name", schedule.name) for schedule in found]
+    names = [schedule.name for schedule in found]
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"Two of the schedules are named {name!r}. Give each a name of its own.")

@@ -163,11 +163,11 @@ class _Look:
     def _skip(self, left: Run, reason: str, detail: str = "") -> None:
         """Record slots that start nothing: with the row before, if they follow on it for the same reason."""
         rows = SkippedSlots._base_manager.using(self.using).filter(schedule=self.row.pk)
-        before = rows.order_by("-id").first()
+        before = rows.order_by("-slot").first()  # they rise
         if before is not None and (before.reason, before.detail) == (reason, detail) and self._follows(before, left):
             rows.filter(pk=before.pk).update(last=left.last, number=before.number + left.number, at=self.now)
             return
-        rows.filter(last__lt=self.now - SKIPS_KEPT).delete()
+        rows.filter(slot__lt=self.now - SKIPS_KEPT, last__lt=self.now - SKIPS_KEPT).delete()
         skipped = SkippedSlots(
             schedule=self.row,
             slot=left.first,

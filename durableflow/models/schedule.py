@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from durableflow.core.fields import CodecField
 from durableflow.core.schedules import MAX_NAME
-from durableflow.models.schedule_verbs import ScheduleVerbs
+from durableflow.models.schedule_verbs import ScheduleVerbs, removing
+
+
+class ScheduleQuerySet(models.QuerySet["WorkflowSchedule"]):
+    """All as in Django, but that ``delete()`` has the rule and the locks of a row's."""
+
+    def delete(self) -> tuple[int, dict[str, int]]:
+        """Delete them; see ``WorkflowSchedule.delete``. One that is declared refuses all."""
+        with removing(self):
+            return super().delete()
+
+    delete.alters_data = True  # type: ignore[attr-defined]
+    delete.queryset_only = True  # type: ignore[attr-defined]
 
 
 class WorkflowSchedule(ScheduleVerbs):
@@ -28,6 +42,8 @@ class WorkflowSchedule(ScheduleVerbs):
         ALLOW = "allow", _("Start it beside the other")
         SKIP = "skip", _("Skip the slot")
         BUFFER_ONE = "buffer_one", _("Start one when the other ends")
+
+    objects: ClassVar[ScheduleQuerySet] = ScheduleQuerySet.as_manager()  # type: ignore[assignment]
 
     workflow = models.CharField(_("workflow"), max_length=64)
     name = models.CharField(_("name"), max_length=MAX_NAME)

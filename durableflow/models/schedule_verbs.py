@@ -60,6 +60,25 @@ def _note() -> None:
     _changed = next(_changes)
 
 
+@contextmanager
+def removing(rows: models.QuerySet[Any]) -> Iterator[None]:
+    """A transaction in which these schedules may be deleted: they and their instances are locked, in the order in which everybody
+    locks instances (design 4, "Lock order"). Raises InvalidTransition for a declared one."""
+    using = rows.db
+    with write_transaction(using):
+        locked = list(rows.order_by("pk").select_for_update())
+        for row in locked:
+            if row.declared:
+                raise InvalidTransition(
+                    f"The schedule {row} is declared in code: take it out of Meta.schedules, or pause it.",
+                    status="declared",
+                )
+        instances = WorkflowInstance._base_manager.using(using).filter(schedule__in=[row.pk for row in locked])
+        list(instances.order_by("pk").select_for_update(no_key=True).values_list("pk"))
+        tell(using)
+        yield
+
+
 class ScheduleVerbs(models.Model):
     """The verbs of ``WorkflowSchedule``, and its rules at ``full_clean()`` and ``save()``."""
 
@@ -179,19 +198,7 @@ class ScheduleVerbs(models.Model):
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete a schedule; its instances stay, with the text of its cron line. No slot starts after it, also none that is due
         (case SCH-09). A declared one is refused (InvalidTransition): the next process would declare it again."""
-        alias = using or alias_of(self)
-        if self.declared:
-            raise InvalidTransition(
-                f"The schedule {self} is declared in code: take it out of Meta.schedules, or pause it.",
-                status="declared",
-            )
-        rows = type(self)._base_manager.using(alias).filter(pk=self.pk)
-        with write_transaction(alias):
-            list(rows.select_for_update().values_list("pk"))
-            # In the order in which everybody locks instances (design 4, "Lock order").
-            instances = WorkflowInstance._base_manager.using(alias).filter(schedule=self.pk)
-            list(instances.order_by("pk").select_for_update(no_key=True).values_list("pk"))
-            tell(alias)
+        with removing(type(self)._base_manager.using(using or alias_of(self)).filter(pk=self.pk)):
             return super().delete(using=using, keep_parents=keep_parents)
 
     delete.alters_data = True  # type: ignore[attr-defined]

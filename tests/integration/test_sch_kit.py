@@ -66,7 +66,7 @@ def test_each_harness_begins_anew() -> None:
             flow = define("0 7 * * *")
             kit.advance("1 minute")
             assert started(flow) == ["30 07:00"]
-            WorkflowSchedule.objects.filter(workflow="sch-flow").delete()
+            WorkflowSchedule._base_manager.all().delete()
             WorkflowInstance.objects.all().delete()
 
 

@@ -133,7 +133,7 @@ def test_once_per_process_and_change_of_its_code(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(declaring, "_done", {})
     define("0 2 * * *")
     declare_if_new("default")
-    rows = WorkflowSchedule.objects.filter(workflow="sch-flow")
+    rows = WorkflowSchedule._base_manager.filter(workflow="sch-flow")
     assert rows.count() == 1
     rows.delete()
     declare_if_new("default")

@@ -179,6 +179,10 @@ def test_a_declared_row_is_changed_in_code_alone() -> None:
     with pytest.raises(InvalidTransition, match=r"Meta\.schedules") as caught:
         row.delete()
     assert caught.value.status == "declared"
+    added()
+    with pytest.raises(InvalidTransition, match=r"Meta\.schedules"):
+        WorkflowSchedule.objects.all().delete()
+    WorkflowSchedule.objects.filter(declared=False).delete()
     assert shown(workflow="sch-flow") == [("sch-flow", "schedule", NIGHT, False, True)]
 
 
