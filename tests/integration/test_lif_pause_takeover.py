@@ -20,7 +20,7 @@ from durableflow.engine.isolation import hand_back
 from durableflow.engine.unwind import ProcessDied
 from durableflow.models import WorkflowInstance
 from tests.integration.con_flows import expire_leases
-from tests.support.concurrency import child, eventually
+from tests.support.concurrency import Gate, Task, child, eventually
 from tests.support.engine import drained, history_of, types_of
 from tests.support.ledger import Ledger
 
@@ -196,6 +196,33 @@ def test_a_takeover_that_is_undone_leaves_the_request() -> None:
     paused(row)
     row.resume()
     assert drained(row).output == 2
+
+
+def test_a_busy_process_pauses_it_at_once() -> None:
+    """An instance that was interrupted is to be alone; of this one nothing runs, so that it need not wait for the others."""
+    row, gate = lost(""), Gate()
+
+    class PauseBeside(Workflow[Any, Any]):
+        class Meta:
+            name = "lif-pause-beside"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            step.do("long", gate.stop_here)
+
+    PauseBeside.create()
+    WorkflowInstance.objects.filter(pk=row.pk).update(wake_at=None)
+    task = Task(lambda: drain(0))
+    try:
+        gate.wait_until_reached()
+        expire_leases_of(row)
+        paused(row)
+    finally:
+        gate.open()
+        task.result()
+
+
+def expire_leases_of(row: WorkflowInstance) -> None:
+    WorkflowInstance.objects.filter(pk=row.pk).update(wake_at=row.created, suspect=True)
 
 
 def work_for_long(path: str) -> None:
