@@ -26,15 +26,14 @@ def add_json(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help=JSON_HELP)
 
 
-def add_actor(parser: CommandParser, *, reason: bool = True) -> None:
+def add_actor(parser: CommandParser) -> None:
     """``--user`` and ``--reason``: who acts and why, for the history."""
     parser.add_argument(
         "--user",
         metavar="USERNAME",
         help="Act as this user: with the rights of that user, and under that name in the history. Default: as trusted code.",
     )
-    if reason:
-        parser.add_argument("--reason", type=storable, default="", help="Kept in the history.")
+    parser.add_argument("--reason", type=storable, default="", help="Kept in the history.")
 
 
 def storable(text: str) -> str:

@@ -73,8 +73,9 @@ def test_the_right_to_start(workflows: Harness, user_factory: UserFactory) -> No
     assert "eve may not start cmd-wait: the permission" in refused("start", "cmd-wait", "--user", "eve")
     assert "off may not start cmd-wait" in refused("start", "cmd-wait", "--user", "off")
     assert refused("start", "cmd-wait", "--user", "nobody") == "There is no user 'nobody'."
-    assert called("start", "cmd-wait", "--id", "w", "--user", "ada").status == 0
+    assert called("start", "cmd-wait", "--id", "w", "--user", "ada", "--reason", "asked by phone").status == 0
     assert Wait.get("w").created_by_name == "ada"
+    assert Wait.get("w").history.get().reason == "asked by phone"
     assert WorkflowInstance.objects.count() == 1
 
 

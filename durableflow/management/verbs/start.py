@@ -19,6 +19,7 @@ from durableflow.management.text import as_json, local, printable
 from durableflow.management.verbs.base import Verb
 from durableflow.management.verbs.drain import seconds
 from durableflow.models import Priority, WorkflowInstance
+from durableflow.models.creation import insert
 from durableflow.models.permissions import START, require
 
 
@@ -54,7 +55,7 @@ class Start(Verb):
         parser.add_argument(
             "--wait", type=seconds, metavar="SECONDS", help="Wait for its end, and print its output; at most so long."
         )
-        add_actor(parser, reason=False)
+        add_actor(parser)
         add_json(parser)
 
     def run(self, **options: Any) -> None:
@@ -65,7 +66,7 @@ class Start(Verb):
         keep = {end: options[f"retention_{end}"] for end in ("success", "error")}
         with told():
             require(user, START, None, f"start {cls.workflow_name()}")
-            row = cls.new_instance(
+            plan = cls.planned(
                 params,
                 instance_id=options["instance_id"],
                 start_at=options["start_at"],
@@ -74,7 +75,9 @@ class Start(Verb):
                 created_by=user,
                 trigger=Trigger.CLI,
                 via=Via.CLI,
+                reason=options["reason"],
             )
+            row = insert(plan)
             if row is None:
                 raise InstanceAlreadyExists(workflow=cls.workflow_name(), instance_id=options["instance_id"])
         if options["wait"] is not None:
