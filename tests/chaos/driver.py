@@ -24,6 +24,10 @@ SPREAD: Final = 3.0
 """Seconds within which an instance's next event follows, and each event's duplicate."""
 REFUSED: Final = 0.5
 """Seconds until a refused event is sent again."""
+PAUSE_SHARE: Final = 0.3
+"""In so many of their turns people pause somebody's instance, while there is trouble."""
+PAUSED: Final = 1.0
+"""Seconds within which it is resumed."""
 DOOM: Final = 5.0
 """Seconds after its creation within which a doomed one is terminated."""
 PAUSE: Final = 0.1
@@ -44,6 +48,8 @@ class Driver:
         self._instances, self._seconds, self._ledger, self._random = instances, seconds, ledger, dice
         self._sender = Sender(dice)
         self._stop = threading.Event()
+        self._paused: dict[str, float] = {}
+        self._pausing_until = time.monotonic() + seconds
         self._calendar: list[tuple[float, int, Callable[[], bool | None]]] = []
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=f"driver-{work.__name__}", daemon=True)
@@ -92,7 +98,7 @@ class Driver:
 
     def _people(self) -> None:
         while not self._stop.is_set():
-            for act in (self._decide, self._retry, self._resume):
+            for act in (self._decide, self._retry, self._resume, self._pause, self._unpause):
                 self._surely(act)
             self._stop.wait(PAUSE)
 
@@ -165,6 +171,28 @@ class Driver:
             sign.parent.mkdir(exist_ok=True)
             sign.touch()
             self._verb(row.resume, "resumed")
+
+    def _pause(self) -> None:
+        """Anybody's instance, whatever it does. After the ``paused`` line nothing of it starts."""
+        if self._random.random() > PAUSE_SHARE or time.monotonic() > self._pausing_until:
+            return
+        names = [name for name in list(self.created) if name not in self._paused]
+        row = WorkflowInstance.objects.filter(instance_id=self._random.choice(names)).first() if names else None
+        if row is None:
+            return
+        # Before the verb: where its answer is lost it may have been done all the same.
+        self._paused[row.instance_id] = time.monotonic() + self._random.uniform(0, PAUSED)
+        if self._verb(row.pause, "paused") and row.status == Status.PAUSED:
+            write(self._ledger, Line("paused", row.instance_id))
+
+    def _unpause(self) -> None:
+        now = time.monotonic()
+        for name in [name for name, until in self._paused.items() if until <= now]:
+            row = WorkflowInstance.objects.get(instance_id=name)
+            if not row.blocked:
+                write(self._ledger, Line("resumed", name))
+                self._verb(row.resume, "taken up")
+            del self._paused[name]
 
     def _mended(self, **where: Any) -> list[WorkflowInstance]:
         return list(WorkflowInstance.objects.filter(workflow=ChaosMended.options.name, **where))

@@ -44,8 +44,8 @@ ARMS = "ab"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of the ledger. ``what``: start or end of a body; retry, terminated: what a person did to the instance, before
-    and after it was done; frozen, thawed: what was done to the process, ``seconds`` long, before it was done."""
+    """One line of the ledger. ``what``: start or end of a body; retry, resumed and terminated, paused: what a person did to the
+    instance, before and after it was done; frozen, thawed: what was done to the process, ``seconds`` long, before it was done."""
 
     what: str
     instance: str = ""
@@ -202,7 +202,7 @@ class _Case:
         for what in facts.stuck:
             verdict.stuck += 1
             self._wrong(what)
-        repeated = self._after_later_steps() | self._after_failures()
+        repeated = self._after_later_steps() | self._after_failures() | self._while_paused()
         if any(line.what == "terminated" for line in self.lines):
             self._terminated()
             verdict.repeated += self._excuse(repeated)
@@ -262,6 +262,17 @@ class _Case:
                 if line.what == "start" and line.step == step:
                     found.add(line.nonce)
                     self._repeated({line.nonce}, f"{step}: started again after it had failed for good")
+        return found
+
+    def _while_paused(self) -> set[str]:
+        """Starts while the instance was paused (case LIF-05)."""
+        found, paused = set(), False
+        for line in self.lines:
+            paused = line.what == "paused" or (paused and line.what != "resumed")
+            # A child goes on when its parent is paused.
+            if paused and line.what == "start" and not line.step.endswith("-child"):
+                found.add(line.nonce)
+                self._repeated({line.nonce}, f"{line.step}: started while the instance was paused")
         return found
 
     def _repeated(self, nonces: set[str], what: str) -> None:

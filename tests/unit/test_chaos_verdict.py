@@ -294,3 +294,28 @@ def test_a_body_of_a_branch_or_a_child_that_starts_again_is_a_repetition(step: s
 def test_a_lost_checkpoint_of_a_branch_is_seen() -> None:
     verdict = forked(output=["n0", ["na", "other"], "nc"])
     assert (verdict.lost, verdict.good) == (1, False)
+
+
+@pytest.mark.parametrize(
+    ("after", "repeated"),
+    [
+        ([Line("paused", "i")], 2),
+        ([Line("paused", "i"), Line("resumed", "i")], 0),
+    ],
+)
+def test_a_body_that_starts_while_its_instance_is_paused(after: list[Line], repeated: int) -> None:
+    """LIF-05: the last two bodies begin after the pause."""
+    lines = ledger()
+    at = next(index for index, line in enumerate(lines) if line.step == "5-once")
+    verdict = judged([*lines[:at], *after, *lines[at:]])
+    assert (verdict.repeated, verdict.good) == (repeated, not repeated)
+
+
+def test_a_child_goes_on_while_its_parent_is_paused() -> None:
+    steps, lines = [("0-child", "child")], [Line("paused", "i"), *ran_child(), Line("resumed", "i")]
+    of = facts(steps=steps, output=["n0"], checkpoints={"0-child": "n0"}, events=[], rows=[])
+    assert judge([of], lines, [], "lost").good
+
+
+def ran_child() -> list[Line]:
+    return [Line("start", "i", 1, "0-child", 1, "n0", ""), Line("end", "i", 1, "0-child", 1, "n0", "")]
