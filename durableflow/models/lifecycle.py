@@ -181,8 +181,10 @@ def shift_timers(row: InstanceFields, since: datetime, now: datetime) -> None:
     """The same for the timers and deadlines of what the present run waits for."""
     paused = now - since
     steps = row.steps.filter(run_number=row.run_number)
-    timers = steps.filter(wake_at__gte=since).exclude(kind=StepKind.SLEEP_UNTIL)
-    timers.exclude(status__in=sorted(STEP_FINISHED)).update(wake_at=F("wake_at") + paused)
+    timers = steps.filter(wake_at__gte=since).exclude(status__in=sorted(STEP_FINISHED))
+    timers.exclude(kind=StepKind.SLEEP_UNTIL).update(wake_at=F("wake_at") + paused)
+    # A date that has passed comes now: in a race it must not beat an answer that was accepted before.
+    timers.filter(kind=StepKind.SLEEP_UNTIL, wake_at__lt=now).update(wake_at=now)
     steps.filter(rollback_wake_at__gte=since).update(rollback_wake_at=F("rollback_wake_at") + paused)
     waits = row.pending_events.filter(status=PendingStatus.OPEN, deadline__gte=since)
     waits.update(deadline=F("deadline") + paused)

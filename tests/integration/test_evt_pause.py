@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -149,3 +150,33 @@ def test_what_was_sent_before_the_first_wait(stopped_clock: StoppedClock) -> Non
     assert drain() == 0
     row.resume()
     assert drained(row).output == "early"
+
+
+class PauseRace(Workflow[str, str]):
+    """Waits for a person until a date."""
+
+    class Meta:
+        name = "evt-pause-race"
+
+    def run(self, event: WorkflowEvent[str], step: Step) -> str:
+        return step.race(
+            "first",
+            date=lambda: step.sleep_until("one o'clock", event.timestamp + timedelta(hours=1)),
+            gate=lambda: step.wait_for_approval("gate", timeout=None),
+        ).name
+
+
+@pytest.mark.parametrize(("approved", "winner"), [(True, "gate"), (False, "date")])
+def test_an_answer_that_was_accepted_wins_over_a_date_in_the_pause(
+    stopped_clock: StoppedClock, approved: bool, winner: str
+) -> None:
+    """TIM-09: a date that has passed fires at the resume, so that what came before that came first."""
+    row = drained(PauseRace.create())
+    row.pause()
+    stopped_clock.advance("2 hours")
+    if approved:
+        assert everywhere(row) == {True}
+        row.pending_events.get().approve(by=None)
+    stopped_clock.advance("1 hour")
+    row.resume()
+    assert drained(row).output == winner
