@@ -20,19 +20,11 @@ ACTIONS: Final = ("retry", "pause", "resume", "terminate", "restart")
 
 
 class BatchBody(OptionsBody):
-    """Starts several instances: ``instances``, or ``count`` of them with ids of their own and the same options.
+    """``BatchRequest`` as far as it is one thing: the view looks at the entries one by one, and names each that is wrong."""
 
-    The entries are looked at one by one by the view, which names each that is wrong.
-    """
-
-    instances = serializers.ListField(
-        child=AnyField(), required=False, min_length=1, max_length=MAX_BATCH, help_text="One object for each."
-    )
+    instances = serializers.ListField(child=AnyField(), required=False, min_length=1, max_length=MAX_BATCH)
     count = serializers.IntegerField(
-        required=False,
-        min_value=1,
-        max_value=MAX_BATCH,
-        help_text="How many, all with the options that stand beside it.",
+        required=False, min_value=1, max_value=MAX_BATCH, help_text="How many, in place of entries."
     )
 
     def to_internal_value(self, data: Any) -> Any:
@@ -48,11 +40,13 @@ class BatchBody(OptionsBody):
         return super().to_internal_value(data)
 
 
-class BatchRequest(OptionsBody):
-    """The same for the schema."""
+class BatchRequest(BatchBody):
+    """Starts several instances: ``instances``, or ``count`` of them with ids of their own and the options that stand beside
+    it."""
 
-    instances: Any = serializers.ListField(child=StartBody(), required=False, min_length=1, max_length=MAX_BATCH)
-    count = serializers.IntegerField(required=False, min_value=1, max_value=MAX_BATCH)
+    instances = serializers.ListField(
+        child=StartBody(), required=False, min_length=1, max_length=MAX_BATCH, help_text="One entry for each."
+    )
 
 
 def ids_field(most: int, **options: Any) -> serializers.ListField:

@@ -219,7 +219,11 @@ class StepNamed(Body):
 
     name = NameField(check=check_step_name)
     count = serializers.IntegerField(
-        required=False, default=1, min_value=1, max_value=2**31 - 1, help_text="The which of that name."
+        required=False,
+        default=1,
+        min_value=1,
+        max_value=2**31 - 1,
+        help_text="Which call of that name, counted from 1.",
     )
     kind = OneOfField(StepKind.values, required=False, default=StepKind.DO.value)
     scope = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False)

@@ -79,7 +79,7 @@ class SchedulesBase(ApiView):
     def row(self, pk: int, *, lock: bool = False) -> WorkflowSchedule:
         """One of them. Raises NotFound: also for who may not see any."""
         rows = WorkflowSchedule.objects.using(database())
-        found = (rows.select_for_update() if lock else rows).filter(pk=pk).first()
+        found: WorkflowSchedule | None = (rows.select_for_update() if lock else rows).filter(pk=pk).first()
         if found is None or not holds(self.request.user, VIEW, found):
             raise exceptions.NotFound("There is no such schedule.")
         return found

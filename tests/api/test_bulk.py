@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.db import connection
 from django.utils import timezone
@@ -98,7 +100,7 @@ def test_each_is_a_transaction_of_its_own(operator, rows, monkeypatch) -> None:
     rows("waiting", 3)
     original = WorkflowInstance.pause
 
-    def fails_late(self: WorkflowInstance, **said: object) -> None:
+    def fails_late(self: WorkflowInstance, **said: Any) -> None:
         if self.instance_id == "a-2":
             raise RuntimeError("the process dies")
         original(self, **said)

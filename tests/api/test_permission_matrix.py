@@ -45,6 +45,7 @@ MATRIX: dict[str, dict[str, tuple[Any, dict[str, int]]]] = {
     "step-output": {"get": (None, SEES)},
     "complete-step": {"post": ({"output": 7}, SEES | REFUSED | {"overrider": 200})},
     "history": {"get": (None, SEES)},
+    "history-stream": {"get": (None, {role: 501 if code == 200 else code for role, code in SEES.items()})},  # no ASGI
     "retry": {"post": ({}, OPERATES)},
     "pause": {"post": ({}, OPERATES)},
     "resume": {"post": ({}, OPERATES)},
@@ -195,12 +196,23 @@ def test_a_token_works_as_a_session_does(people, order, db) -> None:
     assert (refused.status_code, refused.json()["code"]) == (403, "authentication_failed")
 
 
-def test_sessions_need_a_csrf_token(people, order) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("post", "workflows/api-order/instances/order-1/terminate/", {}),
+        ("delete", "workflows/api-order/instances/order-1/", None),
+        ("post", "workflows/api-order/instances/batch/", {"count": 1}),
+        ("post", "workflows/api-order/instances/bulk/", {"action": "pause", "filter": {}}),
+        ("patch", "schedules/{schedule}/", {"enabled": False}),
+        ("delete", "schedules/{schedule}/", None),
+    ],
+)
+def test_sessions_need_a_csrf_token(method, path, body, people, order, schedule_of) -> None:
     """SEC-01: a form on another site cannot act for a logged-in user."""
     order()
+    url = f"/api/{path.format(schedule=schedule_of().pk)}"
     client = APIClient(enforce_csrf_checks=True)
     client.force_login(people("superuser"))
     before = snapshot()
-    response = client.post("/api/workflows/api-order/instances/order-1/terminate/", {}, format="json")
-    assert response.status_code == 403
+    assert getattr(client, method)(url, body, format="json").status_code == 403
     assert snapshot() == before
