@@ -152,9 +152,9 @@ class InstancePage:
         found = []
         for name, verb in VERBS.items():
             if name in self.able:
-                found.append((verb.label, self._url(name, self.instance.pk), verb.danger))
+                found.append((verb.label, self._url(name, self.instance.pk), verb.ends))
             if name == "restart" and name in self.able:
-                found.append((_("Restart from a step"), self._url("restart_from", self.instance.pk), verb.danger))
+                found.append((_("Restart from a step"), self._url("restart_from", self.instance.pk), verb.ends))
         return found
 
     @cached_property

@@ -115,6 +115,8 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
     @admin.display(description=gettext_lazy("deadline"), empty_value="-")
     def until(self, obj: PendingEvent) -> SafeString | str:
         """Until when it can be answered."""
+        if obj.deadline is not None and obj.instance.paused_at is not None and obj.status == PendingStatus.OPEN:
+            return _("stands still: paused")
         return moment(obj.deadline)
 
     # The page ----------------------------------------------------------------------------------------------------

@@ -102,7 +102,7 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
         drawn = badge(obj.last_status, Status(obj.last_status).label)
         return format_html('{}<span class="df-why">{}</span>', drawn, moment(obj.last_slot))
 
-    @admin.display(description=gettext_lazy("skipped in 7 days"), empty_value="")
+    @admin.display(description=gettext_lazy("skipped, 7 days"), empty_value="")
     def skipped_lately(self, obj: Any) -> str:
         """How many slots started nothing."""
         return f"{obj.skipped_lately:,}" if obj.skipped_lately else ""
@@ -132,6 +132,7 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
         if row is not None and self.has_view_or_change_permission(request, row):
             context = {
                 "title": str(row),
+                "subtitle": None,
                 "page": SchedulePage(row, request.user, self.url_of),
                 "verbs": self.possible_verbs(request, row),
                 "instances_url": self.instances_url(request, row),

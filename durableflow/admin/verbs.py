@@ -75,6 +75,11 @@ class Verb:
         method: Callable[..., None] = getattr(instance, self.name)
         method(by=by, via="admin", **options)
 
+    @property
+    def ends(self) -> bool:
+        """Whether there is no going on after it: its button is red."""
+        return self.name in ("terminate", "delete")
+
     def fits_to(self, instance: WorkflowInstance) -> bool:
         """Whether the instance's state lets it do something now."""
         return self.name == "delete" or possible(self.name, instance)

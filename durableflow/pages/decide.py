@@ -6,6 +6,7 @@ It says in which state the wait is for one person, builds the forms, and hands a
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import cached_property
 from typing import Any, Final
 
@@ -139,6 +140,14 @@ class DecidePage:
     def data_html(self) -> SafeString | str:
         """What was entered with the decision, secrets masked."""
         return "" if self.pending.data in (None, {}) else json_html(shown(self.pending.data))
+
+    @property
+    def time_left(self) -> timedelta | None:
+        """What an open wait has left of its time while its instance is paused; None where its clock runs, or it has no deadline."""
+        paused, deadline = self.pending.instance.paused_at, self.pending.deadline
+        if paused is None or deadline is None or self.pending.current_status != PendingStatus.OPEN:
+            return None
+        return max(deadline - paused, timedelta())
 
     @cached_property
     def current(self) -> PendingEvent | None:

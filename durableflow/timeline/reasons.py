@@ -41,7 +41,7 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
         return " ".join((_("Terminated."), _undone(instance))).rstrip()
     return {
         Status.WAITING_FOR_PAUSE: _("Pauses as soon as the step that runs has ended."),
-        Status.PAUSED: _("Paused."),
+        Status.PAUSED: _("Its clock stands still until somebody resumes it."),
         Status.COMPLETE: _("Complete."),
     }[Status(instance.status)]
 
