@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import signal
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from django.core.management import CommandError, call_command
 from durableflow import drain
 from durableflow.core import hearing
 from durableflow.models import WorkflowInstance
+from durableflow.models.watching import ThreadWatch
 from tests.integration.follow_flows import FollowedFailure, FollowedOrder, FollowedSecret, FollowedSteps
 from tests.support.concurrency import Task, eventually
 from tests.support.engine import drained
@@ -137,17 +140,30 @@ def test_deleted_meanwhile() -> None:
     assert isinstance(task.error, CommandError) and task.error.returncode == 2
 
 
-def test_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c() -> None:
     """130, as shells say it, and nobody listens any more."""
-    FollowedOrder.create(instance_id="tail-8")
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    row = FollowedOrder.create(instance_id="tail-8")
     hub = hearing.hub_of("default")
     assert hub is not None
-    interrupt = Task(lambda: (eventually(lambda: hub._members, "listening"), signal.raise_signal(signal.SIGINT)))
+
+    def interrupt() -> None:
+        eventually(lambda: hub._members and not hub.deaf and not hub._marks and main_thread_waits(), "waiting")
+        signal.raise_signal(signal.SIGINT)
+
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    task = Task(interrupt)
     try:
-        status, lines = tail("followed-order", "tail-8")
+        status, lines = tail(row.workflow, row.instance_id)
     finally:
         signal.signal(signal.SIGINT, previous)
-    interrupt.result()
+    task.result()
     assert (status, len(lines)) == (130, 1)
     assert not hub._members
+
+
+def main_thread_waits() -> bool:
+    """Whether the main thread is in no query: an interrupted one would leave its connection unusable for what comes after."""
+    frame = sys._current_frames()[threading.main_thread().ident or 0]
+    while frame.f_back is not None and frame.f_code is not ThreadWatch.wait.__code__:
+        frame = frame.f_back
+    return frame.f_code is ThreadWatch.wait.__code__
