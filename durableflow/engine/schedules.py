@@ -43,9 +43,9 @@ _seen: dict[tuple[int, str], _Seen] = {}
 
 def look(using: str) -> None:
     """Fire what is due, if it is time to ask. Raises ``django.db`` errors that pass by themselves."""
-    declare_if_new(using)
     if not _time_to_ask(using):
         return
+    declare_if_new(using)
     end = time.monotonic() + PATIENCE
     changed, code = verbs.changed(), known().code
     while True:
