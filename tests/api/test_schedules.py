@@ -210,6 +210,15 @@ def test_skipped_slots_are_told(planner, schedule_of) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("number", [0, 7, 2**63, 10**30])
+def test_unknown_schedules(number, planner) -> None:
+    """404 for every verb, also for numbers that no database has."""
+    url = f"{URL}{number}/"
+    answers = [planner.get(url), planner.patch(url, {}), planner.delete(url), planner.post(f"{url}pause/")]
+    answers += [planner.post(f"{url}resume/"), planner.post(f"{url}run/")]
+    assert [answer.status_code for answer in answers] == [404] * 6
+
+
 def test_params_of_a_schedule_are_masked(planner, schedule_of, settings) -> None:
     """SEC-09: whatever stands under a key of ``REDACT``."""
     settings.DURABLEFLOW = {**settings.DURABLEFLOW, "REDACT": ("password",)}
