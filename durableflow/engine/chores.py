@@ -73,11 +73,13 @@ def silence() -> None:
 
 def seconds_left(using: str) -> float | None:
     """Seconds until a chore is due, 0 if one is; None where there is none. Asks the database only when the next moment that is
-    known has come, and each half minute."""
+    known has come, and each half minute; each second while somebody may be in the middle of one, who tells only then how much is
+    left."""
     if not _chores or _silent:
         return None
     known, now = _known.setdefault(using, _Known()), time.monotonic()
-    if now >= known.due or now - known.looked >= LOOK_EVERY:
+    every = IDLE_LOOK_EVERY if known.due - known.looked <= GUARD.total_seconds() else LOOK_EVERY
+    if now >= known.due or now - known.looked >= every:
         _look(using, known)
     return max(0.0, known.due - time.monotonic())
 
@@ -98,8 +100,10 @@ def do_one(using: str, *, idle: bool) -> bool:
         chore = next((chore for chore in due if _take(using, chore)), None)
         if chore is None:
             return False
-        known.looked = float("-inf")
-        _do(using, chore)
+        try:
+            _do(using, chore)
+        finally:
+            known.looked = known.due = float("-inf")  # what was seen in the meantime is over
         return True
     finally:
         _lock.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -139,6 +140,23 @@ def test_one_that_fails_rests_and_stops_nobody(
     forget()
     with pytest.raises(OperationalError):  # the database is away: the caller's trouble, as with all its statements
         drain()
+
+
+def test_who_looks_hears_soon_that_more_is_left(only: Any) -> None:
+    """A broker that has looked in the middle of a batch does not believe for long in the guard that it saw then."""
+    seen: list[float | None] = []
+
+    def batch(using: str) -> bool:
+        seen.append(chores.seconds_left(using))
+        return True
+
+    only(batch)
+    drain()
+    assert seen[0] is not None and seen[0] > 200
+    looked = time.monotonic() - chores.IDLE_LOOK_EVERY
+    chores._known["default"] = chores._Known(looked=looked, due=looked + seen[0])
+    left_now = chores.seconds_left("default")
+    assert left_now is not None and left_now <= 1
 
 
 def test_claims_go_first_and_cost_nothing_more(only: Any) -> None:
