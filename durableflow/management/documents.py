@@ -31,7 +31,8 @@ def instance_row(row: WorkflowInstance) -> dict[str, Any]:
 
 
 def instance_document(row: WorkflowInstance, veil: Veil) -> dict[str, Any]:
-    """An instance with all that is known of it, masked; its steps apart."""
+    """An instance with all that is known of it, masked; its steps apart. ``pause``: null where it is in none."""
+    pause = timeline.pause_of(row)
     waits = timeline.open_waits(row)
     return {
         **instance_row(row),
@@ -43,6 +44,7 @@ def instance_document(row: WorkflowInstance, veil: Veil) -> dict[str, Any]:
         "rollback": shown(row.rollback),
         "reason": timeline.reason(row, waits=waits, veil=veil),
         "advice": timeline.advice(row, timeline.error_of(row, veil)),
+        "pause": None if pause is None else asdict(pause),
         "error": shown(timeline.error_of(row, veil)),
         "waiting_for": timeline.waiting_for(row, waits),
         "parent": _relative(timeline.parent_of(row, EVERYBODY)),

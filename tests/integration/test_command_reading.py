@@ -119,6 +119,22 @@ def test_show_tells_where_it_is(workflows: Harness, settings: Any) -> None:
     assert document["steps"][3]["wait"]["status"] == "open"
 
 
+def test_show_tells_of_a_pause(workflows: Harness) -> None:
+    """TIM-09: by whom and why; what a timer has left in place of a moment that will not be kept."""
+    workflows.run(Order, 1, instance_id="o")
+    workflows.advance("4 hours")
+    called("pause", "cmd-order", "o", "--reason", "audit\x1b")
+    workflows.advance("40 hours")
+    said = called("show", "cmd-order", "o").out
+    assert r": audit\x1b" in said and "ends with 20 h 0 min left" in said
+    assert "until" not in said.split("\n\n")[1]
+    document = called("show", "cmd-order", "o", "--json").document
+    assert (document["pause"]["reason"], document["pause"]["timers"][0]["left"]) == ("audit\x1b", 72_000.0)
+    assert called("pending").out.rstrip().endswith("paused")
+    called("resume", "cmd-order", "o")
+    assert called("show", "cmd-order", "o", "--json").document["pause"] is None
+
+
 def test_show_tells_of_attempts(workflows: Harness) -> None:
     """Each try with its error, and when the next one is; nothing that a terminal would obey."""
     with broken("fetch"):

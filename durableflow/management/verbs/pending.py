@@ -61,14 +61,19 @@ class Pending(Verb):
         printer.document([pending_document(row) for row in found])
         if found and not printer.as_json:
             table: list[list[Cell | str]] = [
-                [str(row.pk), str(row), row.instance.label, who(row), local(row.opened), local(row.deadline)]
-                for row in found
+                [str(row.pk), str(row), row.instance.label, who(row), local(row.opened), until(row)] for row in found
             ]
             printer.print_table(COLUMNS, table)
         if not found:
             printer.line("Nothing waits for a person." if user is None else f"Nothing waits for {user.get_username()}.")
         if more:
             printer.note(f"Only the newest {limit} are listed: --limit lists more.")
+
+
+def until(row: PendingEvent) -> str:
+    """Its deadline, which does not pass while its instance is paused."""
+    stands_still = row.deadline is not None and row.instance.paused_at is not None
+    return "paused" if stands_still else local(row.deadline)
 
 
 def who(row: PendingEvent) -> str:

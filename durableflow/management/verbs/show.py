@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
@@ -73,14 +74,18 @@ class Show(Verb):
         document["steps"] = [step_document(view, children.get(view.id, [])) for view in views]
         printer.document(document)
         if not printer.as_json:
-            _Report(printer, DEFAULT_LIMIT if limit is None else limit).show(row, document, views, children)
+            _Report(printer, DEFAULT_LIMIT if limit is None else limit, document).show(row, document, views, children)
 
 
 class _Report:
     """What people read of an instance."""
 
-    def __init__(self, printer: Printer, limit: int) -> None:
+    def __init__(self, printer: Printer, limit: int, document: dict[str, Any]) -> None:
         self.printer, self.limit = printer, limit
+        self.pause = document["pause"]
+        # While it is paused its clock stands still: what each timer has left is all that can be said.
+        timers = self.pause["timers"] if self.pause else ()
+        self.left: dict[tuple[str, str], Any] = {(each["kind"], each["label"]): each["left"] for each in timers}
 
     def show(
         self,
@@ -123,11 +128,11 @@ class _Report:
         yield "started", local(row.started)
         yield "finished", local(row.finished)
         yield "took" if row.is_finished else "takes", took(row)
-        yield "deadline", local(row.deadline_at) if not row.is_finished else ""
-        yield "paused", local(row.paused_at)
+        yield "deadline", self._until(row.deadline_at, ("", "")) if not row.is_finished else ""
+        yield "paused", self._paused()
         if (parent := document["parent"]) is not None:
             yield "parent", printable(f"{parent['workflow']}/{parent['instance_id']}, in {parent['step']}")
-        yield from (("waits for", _wait(wait)) for wait in document["waiting_for"])
+        yield from (("waits for", self._wait(wait)) for wait in document["waiting_for"])
         if row.rollback:
             failed = ", ".join(row.rollback["failed"])
             yield "rollback", printable(f"{row.rollback['outcome']}{f': {failed}' if failed else ''}")
@@ -153,8 +158,9 @@ class _Report:
         return printable(text if len(text) <= most else f"{text[:most]}...")
 
     def _row(self, view: StepView) -> list[Cell | str]:
-        moment = view.next_attempt_at or view.wake_at
-        upcoming = f"{'retries' if view.next_attempt_at else 'ends'} at {local(moment)}" if moment else ""
+        what = "retries" if view.next_attempt_at else "ends"
+        until = self._until(view.next_attempt_at or view.wake_at, (view.kind, view.label))
+        upcoming = f"{what} {until}" if until.endswith("left") else f"{what} at {until}" if until else ""
         return [
             str(view.seq),
             view.label,
@@ -165,6 +171,24 @@ class _Report:
             span(view.duration),
             upcoming,
         ]
+
+    def _until(self, moment: datetime | None, timer: tuple[str, str]) -> str:
+        left = self.left.get(timer)
+        return local(moment) if left is None else f"with {span(left)} left"
+
+    def _wait(self, wait: dict[str, Any]) -> str:
+        until = f", until {local(wait['deadline'])}" if wait["deadline"] and self.pause is None else ""
+        if wait["kind"] == StepKind.WAIT_FOR_APPROVAL:
+            return printable(f"decision {wait['pending_event']}: {wait['title'] or wait['name']}{until}")
+        return printable(f"an event of type {' or '.join(wait['types'])} in {wait['name']}{until}")
+
+    def _paused(self) -> str:
+        if self.pause is None:
+            return ""
+        since = local(self.pause["since"]) or f"asked {local(self.pause['asked'])}"
+        by = f", by {self.pause['by']}" if self.pause["by"] else ""
+        why = f": {self.pause['reason']}" if self.pause["reason"] else ""
+        return printable(f"{since}{by}{why}")
 
     def _details(self, view: StepView, children: list[Relative]) -> Iterator[str]:
         if len(view.tries) > 1 or any(attempt.error for attempt in view.tries):
@@ -192,10 +216,3 @@ class _Report:
         if attempt.error:
             parts.append(self._told(attempt.error))
         return "  ".join(parts)
-
-
-def _wait(wait: dict[str, Any]) -> str:
-    until = f", until {local(wait['deadline'])}" if wait["deadline"] else ""
-    if wait["kind"] == StepKind.WAIT_FOR_APPROVAL:
-        return printable(f"decision {wait['pending_event']}: {wait['title'] or wait['name']}{until}")
-    return printable(f"an event of type {' or '.join(wait['types'])} in {wait['name']}{until}")
