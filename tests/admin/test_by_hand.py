@@ -10,7 +10,7 @@ from django.db import connection
 from django.db.models import ProtectedError
 from django.test.utils import CaptureQueriesContext
 
-from durableflow.admin.removing import relatives_of
+from durableflow.admin.removing import Relatives, relatives_of
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import StepRecord, WorkflowInstance
 from tests.admin.acting import LIST, messages_of, page_of, text_of, verb_url
@@ -135,8 +135,8 @@ def test_delete_of_one_that_has_not_ended_warns(login, superuser) -> None:
 def test_protected_rows_are_named(login, superuser, monkeypatch) -> None:
     """A row of the project that keeps an instance is no 500: on the page before, and where it comes in between."""
     instance, client = make_failed(), login(superuser)
-    monkeypatch.setattr("durableflow.admin.actions.relatives_of", lambda row: relatives)
-    relatives = type("R", (), {"protecting": ['order "Order 7"'], "going": [], "staying": []})()
+    found = Relatives(protecting=['order "Order 7"'])
+    monkeypatch.setattr("durableflow.admin.actions.relatives_of", lambda row: found)
     answer = client.get(verb_url("delete", instance))
     assert answer.status_code == 409 and "order &quot;Order 7&quot;" in text_of(answer)
     monkeypatch.undo()
