@@ -71,14 +71,14 @@ def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
         yield items[start : start + size]
 
 
-def weighed(using: str, pks: Sequence[int]) -> Iterator[list[int]]:
-    """Instances in their order, so many at a time as the collector may hold the step records of (case SEC-13)."""
+def weighed(using: str, pks: Sequence[int], most: int = RECORDS_AT_ONCE) -> Iterator[list[int]]:
+    """Instances in their order, so many at a time as have ``most`` step records: the collector holds them all (case SEC-13)."""
     counted = StepRecord.objects.using(using).filter(instance__in=pks).order_by().values_list("instance")
     steps = dict(counted.annotate(models.Count("pk")))
     some: list[int] = []
     weight = 0
     for pk in pks:
-        if some and weight + steps.get(pk, 0) > RECORDS_AT_ONCE:
+        if some and weight + steps.get(pk, 0) > most:
             yield some
             some, weight = [], 0
         some.append(pk)
@@ -87,4 +87,4 @@ def weighed(using: str, pks: Sequence[int]) -> Iterator[list[int]]:
         yield some
 
 
-__all__ = ["Chosen", "choose", "portions", "weighed"]
+__all__ = ["RECORDS_AT_ONCE", "Chosen", "choose", "portions", "weighed"]

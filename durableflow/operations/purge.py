@@ -14,7 +14,7 @@ from durableflow.core.statuses import Status
 from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
-from durableflow.operations.chosen import weighed
+from durableflow.operations.chosen import RECORDS_AT_ONCE, weighed
 from durableflow.operations.deletion import plain_rows, protectors
 from durableflow.operations.held import held
 from durableflow.operations.leftovers import leftovers
@@ -55,13 +55,16 @@ def purge(*, dry_run: bool = False, progress: Progress | None = None) -> PurgeRe
 
 
 class Purge:
-    """One pass over all that may be due. ``size``: instances of one batch."""
+    """One pass over all that may be due. ``size``: instances of one batch, ``records``: step records of one batch, at most (an
+    instance that has more by itself apart)."""
 
-    def __init__(self, using: str, *, dry_run: bool = False, size: int = ROWS_AT_ONCE) -> None:
+    def __init__(
+        self, using: str, *, dry_run: bool = False, size: int = ROWS_AT_ONCE, records: int = RECORDS_AT_ONCE
+    ) -> None:
         self.report = PurgeReport(dry_run=dry_run)
         self._using = using
         self._size = size
-        self._pages = self._all_pages()
+        self._batches = (pks for page in self._pages() for pks in weighed(using, sorted(page), records))
 
     def count(self) -> int:
         """How many may be due, before the first batch."""
@@ -69,14 +72,13 @@ class Purge:
 
     def batch(self) -> bool:
         """Delete the next ones; False when the pass is over. What had to stay is behind the pass: it holds up no other."""
-        pks = next(self._pages, None)
+        pks = next(self._batches, None)
         if pks is None:
             return False
-        for some in weighed(self._using, sorted(pks)):
-            self._delete(some)
+        self._delete(pks)
         return True
 
-    def _all_pages(self) -> Iterator[list[int]]:
+    def _pages(self) -> Iterator[list[int]]:
         """Keys of rows that may be due, ``size`` at a time, over the groups."""
         page: list[int] = []
         for group in groups(self._using):

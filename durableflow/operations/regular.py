@@ -16,6 +16,8 @@ logger = logging.getLogger("durableflow.operations")
 EVERY: Final = timedelta(hours=1)
 ROWS_AT_ONCE: Final = 100
 """Instances of one batch: due instances wait for its end."""
+RECORDS_AT_ONCE: Final = 5_000
+"""Step records of one batch."""
 LONGEST: Final = 600.0
 """Seconds after which a pass that another process has gone on with is begun anew."""
 
@@ -32,7 +34,7 @@ def one_batch(using: str) -> bool:
     now = time.monotonic()
     began, work = _passes.get(using, (float("-inf"), None))
     if work is None or now - began > LONGEST:
-        began, work = now, Purge(using, size=ROWS_AT_ONCE)
+        began, work = now, Purge(using, size=ROWS_AT_ONCE, records=RECORDS_AT_ONCE)
     _passes.pop(using, None)  # whatever is raised ends the pass
     if work.batch():
         _passes[using] = (began, work)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
@@ -23,6 +23,7 @@ from durableflow.models import (
     WorkflowInstance,
 )
 from durableflow.operations import Purged, purge
+from durableflow.testing import harness
 from tests.integration.chd_flows import Child, parent, waiting
 from tests.integration.conftest import StoppedClock
 from tests.integration.retention_flows import Half, Kept, Plain, ended, left, old
@@ -215,3 +216,18 @@ def test_progress_counts_towards_what_was_due() -> None:
     seen: list[tuple[int, int]] = []
     purge(progress=lambda done, total: seen.append((done, total)))
     assert seen == [(7, 7), (7, 7)]
+
+
+def test_a_projects_own_test_of_its_retention() -> None:
+    """Design 10: in a ``TestCase``'s transaction, with the kit's clock; the purge leaves that transaction as it was."""
+    with transaction.atomic(), harness() as workflows:
+        workflows.run(Kept, 1, instance_id="x")
+        workflows.advance("9 days")
+        assert purge().total == 0
+        workflows.advance("1 day")
+        assert purge().total == 1
+        assert left() == []
+        if connection.vendor == "postgresql":
+            with connection.cursor() as cursor:
+                cursor.execute("SHOW lock_timeout")
+                assert cursor.fetchone() == ("0",)

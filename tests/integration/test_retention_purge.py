@@ -122,15 +122,14 @@ def test_lif_13_half_a_purge_is_finished_by_the_next(where: str) -> None:
     assert left() == [again.instance_id] and not StepRecord.objects.exists()
 
 
-def test_many_steps_are_many_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_steps_are_many_batches() -> None:
     """SEC-13: what one transaction deletes is bounded by the steps, not by the instances alone."""
-    monkeypatch.setattr("durableflow.operations.chosen.RECORDS_AT_ONCE", 10)
     steps(old(7), 4)
-    sizes: list[int] = []
-    original = Purge._collect
-    monkeypatch.setattr(Purge, "_collect", lambda self, pks: (sizes.append(len(pks)), original(self, pks))[1])
-    assert purge().total == 7
-    assert sizes == [2, 2, 2, 1]
+    work = Purge("default", records=10)
+    totals = []
+    while work.batch():
+        totals.append(work.report.total)
+    assert totals == [2, 4, 6, 7] and left() == []
 
 
 @pytest.mark.postgresql_only
