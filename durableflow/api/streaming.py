@@ -31,6 +31,7 @@ from durableflow.models import HistoryEntry, WorkflowInstance
 from durableflow.models.creation import database
 from durableflow.models.following import Follower
 
+EVENT_STREAM: Final = "text/event-stream"
 HEARTBEAT = 15.0
 """Seconds after which a quiet stream gives a sign of life, so that proxies keep it open."""
 CHECK_EVERY = 60.0
@@ -74,7 +75,7 @@ class HistoryStreamView(ApiView):
         tags=["instances"],
         parameters=[HistoryPlace, LAST_EVENT_ID],
         responses={
-            **{(200, "text/event-stream"): EVENTS},
+            **{(200, EVENT_STREAM): EVENTS},
             204: OpenApiResponse(
                 description="The instance has ended, and `Last-Event-ID` was its end: do not reconnect."
             ),
@@ -91,7 +92,9 @@ class HistoryStreamView(ApiView):
         follower = Follower(row, query["after"] if again is None else again, query["types"])
         if again is not None and row.is_finished and not row.history.filter(id__gt=again).exists():
             return HttpResponse(status=204)
-        stream = StreamingHttpResponse(Stream(request.user, row, follower).chunks(), content_type="text/event-stream")
+        if request.method == "HEAD":
+            return HttpResponse(content_type=EVENT_STREAM)
+        stream = StreamingHttpResponse(Stream(request.user, row, follower).chunks(), content_type=EVENT_STREAM)
         stream["Cache-Control"] = "no-cache"
         stream["X-Accel-Buffering"] = "no"
         return stream

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -151,6 +152,24 @@ def test_wrong_places(last: str, stream_of: Opener) -> None:
     """They are refused before the stream begins."""
     stream = stream_of(FollowedSteps.create(0), Last_Event_ID=last)
     assert (stream.status, list(stream.body()["fields"])) == (400, ["Last-Event-ID"])
+
+
+def test_only_the_head(server: int, client_of: Callable[[str], APIClient]) -> None:
+    """A HEAD follows nobody."""
+    row = FollowedOrder.create()
+    cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in client_of("viewer").cookies.items())
+    path = f"/api/workflows/{row.workflow}/instances/{row.instance_id}/history/stream/"
+    asked = http.client.HTTPConnection("127.0.0.1", server, timeout=60)
+    asked.request("HEAD", path, headers={"Cookie": cookies})
+    answer = asked.getresponse()
+    assert (answer.status, answer.headers["Content-Type"]) == (200, "text/event-stream")
+    asked.close()
+
+
+def test_a_parameter_that_means_nothing(stream_of: Opener) -> None:
+    """It is refused, not ignored."""
+    stream = stream_of(FollowedOrder.create(), "?afer=3")
+    assert (stream.status, list(stream.body()["fields"])) == (400, ["afer"])
 
 
 def test_a_right_that_is_taken_away(
