@@ -184,3 +184,53 @@ def test_a_wait_and_its_notify() -> None:
     assert drained(row).status == Status.WAITING and len(set(told)) == 2
     row.send_event("ok")
     assert drained(row).output == "A"
+
+
+def test_what_belongs_together_although_another_branch_began_in_between() -> None:
+    """Threads of other branches may start a step between the records of one call: it is kept as one."""
+    told: list[int] = []
+
+    def wait(step: Step, name: str, **options: Any) -> str:
+        return step.wait_for_event(name, type=name, timeout=None, **options).type
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.gather(
+            "all",
+            lambda: step.run_workflows("many", Child, [{"n": 1}, {"n": 2}]),
+            lambda: wait(step, "ok", notify=lambda pending: told.append(pending.pk)),
+            lambda: step.race("first", one=lambda: wait(step, "one"), two=lambda: wait(step, "two")).name,
+            lambda: step.do("a", lambda: event.run_number),
+            concurrency=1,
+        )
+
+    row = drained(flow(run).create())
+    row.send_event("one")
+    row.send_event("ok")
+    drained(row)
+    assert drained(row).output == ([1, 2], "ok", "one", 1)
+    between = row.steps.filter(kind="child", count=2) | row.steps.filter(name="two") | row.steps.filter(kind="notify")
+    for number, moved in enumerate(between, start=1):
+        moved.seq = 1_000 + number
+        moved.save()
+    row.restart(from_step="a")
+    assert labels(row, 1) == ["all-1[4]/a-1"]
+    assert drained(row).output == ([1, 2], "ok", "one", 2)
+    assert len(told) == 1 and len(children_of(row)) == 2 and step_of(row, "two").status == "cancelled"
+
+
+def test_a_child_that_waits_for_its_turn() -> None:
+    """Restarted while it is parked in the window of its siblings, it stays parked until its turn comes."""
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.run_workflows("many", Child, [{"wait": 1}, {"n": 2}], concurrency=1)
+
+    row = drained(flow(run).create())
+    first, second = sorted(children_of(row), key=lambda child: child.pk)
+    assert second.hold == "window"
+    second.pause()
+    second.restart()
+    assert (second.status, second.hold, second.wake_at, second.run_number) == ("queued", "window", None, 2)
+    drained(row)
+    first.send_event("go", 1)
+    drained(row)
+    assert drained(row).output == [1, 2]
