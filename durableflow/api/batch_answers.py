@@ -38,8 +38,8 @@ class BatchDeleteAnswer(Answer):
 class BulkAnswer(Answer):
     """What a verb over many instances has done.
 
-    ``remaining``: how many of the filter come after those that this request has handled; where it is not 0, the same request with
-    ``cursor`` as ``after`` goes on.
+    ``remaining``: how many come after those that this request has handled; where it is not 0, the same request with ``cursor`` as
+    ``after`` goes on.
     """
 
     done = serializers.IntegerField()

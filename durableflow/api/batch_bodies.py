@@ -103,7 +103,7 @@ class BulkBody(ReasonBody):
     filter = FilterField(
         InstanceFilter.base_filters,
         required=False,
-        help_text="As the query of the list; {} means all. At most 1,000 are handled at once, in the order of their creation.",
+        help_text="As the query of the list; {} means all. At most 1,000 are handled by one request, the oldest first.",
     )
     after = serializers.IntegerField(
         required=False, default=0, min_value=0, max_value=2**63 - 1, help_text="The cursor of the answer before."
@@ -113,6 +113,4 @@ class BulkBody(ReasonBody):
         """Either one or the other."""
         if ("instance_ids" in attrs) == ("filter" in attrs):
             raise serializers.ValidationError("Give either instance_ids or filter.")
-        if attrs["after"] and "filter" not in attrs:
-            raise serializers.ValidationError({"after": ["It goes on with a filter only."]})
         return attrs
