@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
@@ -97,15 +98,19 @@ class _Tail:
     def _print_on(self, once: bool) -> str | None:
         follower = Follower(self.row, self.after, self.types)
         status: str | None = None
-        for found in _at_once(follower) if once else follower.batches():
-            entries = found.entries
-            for entry, views in zip(entries, timeline.told(self.row, entries, follower.types), strict=True):
-                for view in views:
-                    self._print(view)
-                self.after = entry.pk
-            self.printer.stdout.flush()
-            status = found.status
+        with closing(_at_once(follower) if once else follower.batches()) as batches:
+            for found in batches:
+                self._print_entries(found, follower)
+                status = found.status
         return status
+
+    def _print_entries(self, found: Found, follower: Follower) -> None:
+        told = timeline.told(self.row, found.entries, follower.types)
+        for entry, views in zip(found.entries, told, strict=True):
+            for view in views:
+                self._print(view)
+            self.after = entry.pk
+        self.printer.stdout.flush()
 
     def _print(self, view: HistoryView) -> None:
         if self.printer.as_json:
@@ -128,7 +133,7 @@ class _Tail:
         return str(style.SUCCESS(text)) if type == "workflow_completed" else text
 
 
-def _at_once(follower: Follower) -> Iterator[Found]:
+def _at_once(follower: Follower) -> Generator[Found]:
     while True:
         found = follower.look()
         yield found
