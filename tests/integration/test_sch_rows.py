@@ -196,6 +196,16 @@ def test_one_slot_one_instance_in_the_database() -> None:
         WorkflowInstance.objects.filter(pk=second.pk).update(schedule=row, scheduled_for=at("1 02:00"))
 
 
+@pytest.mark.parametrize("project", ["UTC", "Europe/Berlin"])
+def test_the_zone_of_the_row_counts(stopped_clock: Any, settings: Any, project: str) -> None:
+    """SCH-02: whatever TIME_ZONE is."""
+    settings.TIME_ZONE = project
+    define()
+    row = added(cron="0 9 * * *", timezone="America/New_York")
+    row.refresh_from_db()
+    assert row.next_slot == at("1 13:00")
+
+
 # Edits (SCH-09) -------------------------------------------------------------------------------------------------------------
 
 
