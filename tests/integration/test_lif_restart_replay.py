@@ -11,6 +11,7 @@ from durableflow import AsyncStep, Retries, Step, Workflow, WorkflowEvent, get_s
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.models import WorkflowInstance
+from durableflow.testing import Harness
 from durableflow.timeline import steps as timeline_steps
 from tests.integration.conftest import StoppedClock
 from tests.integration.restart_flows import Bodies, flow, labels, step_of
@@ -187,3 +188,25 @@ def test_its_tries_are_shown(bodies: Bodies) -> None:
         ("a-1", ["failed", "complete"]),
         ("b-1", ["complete"]),
     ]
+
+
+def test_mocks_survive_a_restart(workflows: Harness) -> None:
+    """Reference 11: what a test has said of a step holds for each run."""
+
+    class Mocked(Workflow[Any, Any]):
+        class Meta:
+            name = "restart-mocked"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+            return [step.do(name, lambda: "never", retries=0) for name in "ab"]
+
+    workflows.mock_result("a", "mocked")
+    workflows.mock_error("b", OSError("mocked too"))
+    row = workflows.run(Mocked)
+    for run_number, again in ((2, lambda: row.restart()), (3, lambda: row.restart(from_step="b"))):
+        assert row.status == Status.ERRORED
+        again()
+        workflows.run_due()
+        assert (row.run_number, step_of(row, "a").output) == (run_number, "mocked")
+        assert row.error is not None and row.error["message"] == "mocked too"
+    assert workflows.attempts("a") == 2, "in the third run it is kept"
