@@ -108,7 +108,7 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     counted = lost_token is not None
     if (
         not counted and lost_owner is not None
-    ):  # it was paused with an attempt that is still to be charged (``Claim.lost_mark``)
+    ):  # paused with an attempt that is still to be charged (``Claim.lost_mark``)
         lost_token = abs(lost_owner)
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:
@@ -143,7 +143,7 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
         give_backs=give_backs,
         now=now_at,
         lost_token=lost_token,
-        by_stop=lost_token is not None and told_of_stop(lost_owner),
+        by_stop=told_of_stop(lost_owner),
         rolling_back=status == Status.ROLLING_BACK,
         counted=counted,
     )

@@ -172,8 +172,12 @@ def _shift(row: InstanceFields, since: datetime, now: datetime) -> None:
     What was over before the pause stays over: what was sent meanwhile must not answer a wait that had timed out.
     """
     if row.deadline_at is not None and row.hold != Hold.WINDOW:  # there its time begins when its turn comes
-        start = since if row.starts_at is None or row.execution else row.starts_at  # before that its time had not begun
-        row.deadline_at += max(now - max(since, start), timedelta())
+        if row.starts_at is None or row.execution:
+            row.deadline_at += (
+                now - since
+            )  # less than nothing where the clock was set back meanwhile: as for the timers
+        else:  # before it was to start its time had not begun
+            row.deadline_at += max(now - max(since, row.starts_at), timedelta())
     shift_timers(row, since, now)
 
 

@@ -147,6 +147,18 @@ def test_what_is_over_before_the_pause_is_over(
     assert drained(row).output == "over"
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_a_clock_that_was_set_back_in_the_pause(
+    waiting: Callable[[str], WorkflowInstance], stopped_clock: StoppedClock, way: str
+) -> None:
+    """What was left is left, by the clock as it is then."""
+    row = waiting(way)
+    row.pause()
+    stopped_clock.go_back("1 hour")
+    row.resume()
+    assert drained(row).wake_at == stopped_clock.now + timedelta(minutes=8)
+
+
 class PauseDate(Workflow[Any, str]):
     """Sleeps until one o'clock."""
 
