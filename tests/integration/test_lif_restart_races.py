@@ -14,7 +14,7 @@ from durableflow.engine.claims import claim
 from durableflow.engine.delivery import deliver
 from durableflow.engine.executor import execute
 from durableflow.models import ConcurrencyLimit, StepRecord, WorkflowInstance
-from tests.integration.chd_flows import child_of
+from tests.integration.chd_flows import Child, child_of
 from tests.integration.con_flows import expire_leases
 from tests.integration.restart_flows import Raced
 from tests.support.concurrency import PATIENCE, Gate, Task, child, eventually, together
@@ -224,6 +224,53 @@ def test_a_step_is_completed_while_it_is_claimed(_round: int) -> None:
         assert (row.output, len(ran)) == ("person", 1)
     else:
         assert (row.output, len(ran)) == ("body", 2)
+
+
+class Beside(Workflow[Any, Any]):
+    """A branch that waits for an answer, and one that is restarted beside it."""
+
+    class Meta:
+        name = "restart-beside"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.gather(
+            "both", lambda: self.wait(event, step), lambda: step.do("a", lambda: event.run_number), concurrency=1
+        )
+
+    def wait(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        if event.params == "approval":
+            return step.wait_for_approval("x", title="Ok?").comment
+        if event.params == "child":
+            return step.run_workflow("x", Child, {"wait": 1})
+        return step.wait_for_event("x", type="x", timeout=None).payload
+
+
+@pytest.mark.parametrize("_round", ROUNDS)
+@pytest.mark.parametrize("params", ["event", "approval", "child"])
+def test_from_a_step_with_an_answer_to_what_is_kept(params: str, _round: int) -> None:
+    """Promise 1: the wait is kept, and so is its answer, whenever it comes; it answers once."""
+    row = drained(Beside.create(params))
+    pending = row.pending_events.first()
+    page, waiting = fresh(row), child_of(row) if params == "child" else None
+
+    def answer() -> Any:
+        if params == "event":
+            return page.send_event("x", "answer", dedupe_key="k")
+        if waiting is not None:
+            return waiting.send_event("go", "answer")
+        return pending.approve(by=None, comment="answer")
+
+    def work() -> None:
+        drain(0.05)
+
+    operator, sender, worker = together(verb(row, "restart", from_step="a"), answer, work)
+    sender.result(), worker.result()
+    assert operator.result() == "done"
+    drained(row)
+    assert drained(row).status == Status.COMPLETE and row.output == ("answer", 2)
+    assert (
+        row.steps.filter(name="x").count() == row.history.filter(type="workflow_completed", run_number=2).count() == 1
+    )
 
 
 def test_a_late_body_and_the_step_of_the_new_run() -> None:
