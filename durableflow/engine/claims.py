@@ -106,9 +106,7 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step) = row[10:18]
     (followed, cron, token, lost_token, lost_owner, now) = row[18:]
     counted = lost_token is not None
-    if (
-        not counted and lost_owner is not None
-    ):  # paused with an attempt that is still to be charged (``Claim.lost_mark``)
+    if not counted and lost_owner is not None:  # its lost attempt is still to be charged (``Claim.lost_mark``)
         lost_token = abs(lost_owner)
     created_at, now_at = moment(created), moment(now)
     if created_at is None or now_at is None:

@@ -173,9 +173,7 @@ def _shift(row: InstanceFields, since: datetime, now: datetime) -> None:
     """
     if row.deadline_at is not None and row.hold != Hold.WINDOW:  # there its time begins when its turn comes
         if row.starts_at is None or row.execution:
-            row.deadline_at += (
-                now - since
-            )  # less than nothing where the clock was set back meanwhile: as for the timers
+            row.deadline_at += now - since  # backwards where the clock was set back meanwhile, as the timers
         else:  # before it was to start its time had not begun
             row.deadline_at += max(now - max(since, row.starts_at), timedelta())
     shift_timers(row, since, now)
