@@ -290,7 +290,7 @@ class InstancePage:
         """Label and address of what can be done with a step now."""
         found = []
         if record.pk in self._completable:
-            found.append((_("Complete"), self._url("complete_step", self.instance.pk, record.pk)))
+            found.append((_("Complete by hand"), self._url("complete_step", self.instance.pk, record.pk)))
         if "restart" in self.able and record.kind not in NO_TARGETS and record.pk not in self._join_members:
             found.append((_("Restart from here"), f"{self._url('restart_from', self.instance.pk)}?step={record.pk}"))
         return found

@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db import DatabaseError
+from django.db import DatabaseError, router
 from django.db.models import OuterRef, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from durableflow.admin.badges import badge
 from durableflow.admin.lists import BoundedChangeList
@@ -21,7 +21,7 @@ from durableflow.admin.schedule_form import ScheduleForm
 from durableflow.admin.schedule_page import SchedulePage, state
 from durableflow.admin.schedule_verbs import ScheduleVerbsMixin
 from durableflow.core import clock
-from durableflow.core.statuses import Status
+from durableflow.core.statuses import Status, Via
 from durableflow.models import SkippedSlots, WorkflowInstance
 from durableflow.pages.moments import moment
 
@@ -58,7 +58,7 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
     change_form_template = "admin/durableflow/workflowschedule/change_form.html"
     delete_confirmation_template = "admin/durableflow/workflowschedule/delete.html"
     form = ScheduleForm
-    list_display = ("schedule", "when", "state", "next_run", "last_run", "skipped_lately")
+    list_display = ("schedule", "when", "state", "next_run", "last_run")
     list_filter = ("enabled", "workflow")
     search_fields = ("workflow", "name")
     ordering = ("workflow", "name")
@@ -96,16 +96,17 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
 
     @admin.display(description=gettext_lazy("last run"), empty_value="-")
     def last_run(self, obj: Any) -> SafeString | str:
-        """The instance of the last slot that started one."""
-        if obj.last_pk is None:
-            return ""
-        drawn = badge(obj.last_status, Status(obj.last_status).label)
-        return format_html('{}<span class="df-why">{}</span>', drawn, moment(obj.last_slot))
-
-    @admin.display(description=gettext_lazy("skipped, 7 days"), empty_value="")
-    def skipped_lately(self, obj: Any) -> str:
-        """How many slots started nothing."""
-        return f"{obj.skipped_lately:,}" if obj.skipped_lately else ""
+        """The instance of the last slot that started one, and how many started none lately."""
+        parts = []
+        if obj.last_pk is not None:
+            drawn = badge(obj.last_status, Status(obj.last_status).label)
+            parts.append(format_html('{}<span class="df-why">{}</span>', drawn, moment(obj.last_slot)))
+        if obj.skipped_lately:
+            text = ngettext("%(n)s skipped in 7 days", "%(n)s skipped in 7 days", obj.skipped_lately)
+            parts.append(
+                format_html('<span class="df-why df-skips">{}</span>', text % {"n": f"{obj.skipped_lately:,}"})
+            )
+        return format_html_join("", "{}", ((part,) for part in parts))
 
     # The page ----------------------------------------------------------------------------------------------------
 
@@ -148,11 +149,21 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
         """Store what the form has changed, and nothing else: what others have done meanwhile stays."""
         if not change:
             super().save_model(request, obj, form, change)
+            self._tell(request, obj, "create")
             return
         try:
             obj.save(update_fields=[name for name in MADE if name in form.changed_data])
         except DatabaseError as error:
             raise Http404(_("The schedule was deleted meanwhile.")) from error
+        self._tell(request, obj, "edit")
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete it, and say so in the server's log: its own list is gone."""
+        self._tell(request, obj, "delete")
+        super().delete_model(request, obj)
+
+    def _tell(self, request: HttpRequest, obj: Any, verb: str) -> None:
+        obj.told(verb, request.user, "", Via.ADMIN, router.db_for_write(type(obj)))
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
         """What goes with a schedule: its record of skipped slots. Its instances stay, and are not read."""

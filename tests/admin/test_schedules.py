@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from datetime import timedelta
 from typing import Any
@@ -55,10 +56,11 @@ def typed(**fields: Any) -> dict[str, Any]:
     return {**values, "catch_up": "latest", "overlap": "skip", "enabled": "on", **fields}
 
 
-def test_a_person_adds_one(login, planner) -> None:
-    """SEC-10: stored as typed, the next slot computed, an entry in the staff log."""
-    response = login(planner).post(ADD, typed(params='{"shop": 7}'))
-    assert response.status_code == 302
+def test_a_person_adds_one(login, planner, caplog, django_capture_on_commit_callbacks) -> None:
+    """SEC-10: stored as typed, the next slot computed, an entry in the staff log and in the server's."""
+    with caplog.at_level(logging.INFO, "durableflow.audit"), django_capture_on_commit_callbacks(execute=True):
+        response = login(planner).post(ADD, typed(params='{"shop": 7}'))
+    assert response.status_code == 302 and "create by planner via admin" in caplog.text
     row = WorkflowSchedule.objects.get()
     assert (row.workflow, row.cron, row.timezone, row.params) == ("admin-report", NIGHT, "Europe/Berlin", {"shop": 7})
     assert (row.declared, row.enabled, row.overlap, row.catch_up) == (False, True, "skip", "latest")
@@ -222,7 +224,7 @@ def test_the_list_tells_state_last_run_and_skips(login, planner) -> None:
     with CaptureQueriesContext(connection) as few:
         page = text_of(client.get(LIST))
     assert re.search(
-        r"night-0.*Active.*Failed.*field-skipped_lately\">4<.*night-1.*Paused.*night-2.*Cannot run.*bad cron line", page
+        r"night-0.*Active.*Failed.*4 skipped in 7 days.*night-1.*Paused.*night-2.*Cannot run.*bad cron line", page
     )
     for number in range(20):
         make_schedule(f"more-{number}")
