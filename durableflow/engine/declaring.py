@@ -15,7 +15,6 @@ from typing import Any, Final
 from durableflow.authoring.schedule import Schedule
 from durableflow.core import clock, codec, registry
 from durableflow.core.cron import next_slot
-from durableflow.core.fields import Unreadable
 from durableflow.core.schedules import check_catch_up
 from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowInstance, WorkflowSchedule
@@ -115,12 +114,7 @@ def _differ(wanted: Wanted, stored: list[WorkflowSchedule], names: list[str]) ->
 
 
 def _changed(row: WorkflowSchedule, values: dict[str, Any]) -> list[str]:
-    # Params as texts: 1, 1.0 and True are equal to Python.
-    return [name for name in _OWNED if _comparable(getattr(row, name)) != _comparable(values[name])]
-
-
-def _comparable(value: Any) -> str:
-    return value.text if isinstance(value, Unreadable) else codec.dumps(value)
+    return [name for name in _OWNED if not verbs.same(getattr(row, name), values[name])]
 
 
 def _stuck(row: WorkflowSchedule) -> bool:

@@ -60,6 +60,15 @@ def _note() -> None:
     _changed = next(_changes)
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are stored alike: to Python 1, 1.0 and True are equal, and NaN is not even equal to itself."""
+    try:
+        texts = [value.text if isinstance(value, Unreadable) else codec.dumps(value) for value in (one, other)]
+    except DurableflowError:
+        return False
+    return texts[0] == texts[1]
+
+
 @contextmanager
 def removing(rows: models.QuerySet[Any]) -> Iterator[None]:
     """A transaction in which these schedules may be deleted: they and their instances are locked, in the order in which everybody
@@ -104,14 +113,18 @@ class ScheduleVerbs(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         """Check the row as ``clean()`` does and store it. A change of workflow, cron line, time zone or ``enabled`` computes the
-        next slot from now: nothing that lies before it is ever started (case SCH-09). Raises ValidationError."""
+        next slot from now: nothing that lies before it is ever started (case SCH-09). Raises ValidationError, DoesNotExist."""
         using = kwargs.get("using") or alias_of(self)
         self.clean()
         with write_transaction(using):
-            stored = None if self._state.adding else self._stored(using, lock=True)
+            stored = None if self._state.adding or self.pk is None else self._stored(using, lock=True)
+            if stored is None and self.pk is not None and not self._state.adding:
+                raise type(self).DoesNotExist(f"The schedule {self} was deleted meanwhile.")
             only = kwargs.get("update_fields")
-            names = _TIMING if only is None else [name for name in _TIMING if name in only]
-            moved = stored is None or any(getattr(self, name) != getattr(stored, name) for name in names)
+            if stored is not None and only is not None:
+                for name in set(_TIMING).difference(only):  # what is not written counts as it is stored
+                    setattr(self, name, getattr(stored, name))
+            moved = stored is None or any(getattr(self, name) != getattr(stored, name) for name in _TIMING)
             if stored is None or moved or stored.problem:
                 if stored is not None and stored.buffered_slot is not None:
                     self.drop_buffered(stored.buffered_slot, using)
@@ -158,7 +171,7 @@ class ScheduleVerbs(models.Model):
         return {
             field: f"The schedule {stored} is declared in code: change {field} in Meta.schedules. Here it can be paused."
             for field in DECLARED
-            if getattr(self, field) != getattr(stored, field)
+            if not same(getattr(self, field), getattr(stored, field))
         }
 
     def _check(self, errors: dict[str, str], field: str, check: Callable[[Any], Any]) -> None:

@@ -168,7 +168,7 @@ def test_params_that_cannot_be_stored_or_are_refused() -> None:
 
 def test_a_declared_row_is_changed_in_code_alone() -> None:
     """Design 9: but for pausing it."""
-    _, row = declared(NIGHT)
+    _, row = declared(Schedule(NIGHT, params=[float("nan")]))
     row.cron = "0 3 * * *"
     with pytest.raises(ValidationError, match="declared in code"):
         row.full_clean()
@@ -176,6 +176,9 @@ def test_a_declared_row_is_changed_in_code_alone() -> None:
     row.enabled = False
     row.full_clean()
     row.save()
+    row.refresh_from_db()
+    row.resume()  # its NaN is not equal to itself
+    row.pause()
     with pytest.raises(InvalidTransition, match=r"Meta\.schedules") as caught:
         row.delete()
     assert caught.value.status == "declared"
@@ -259,13 +262,14 @@ def test_a_stale_row_brings_nothing_back(stopped_clock: Any) -> None:
 
 
 def test_named_fields_alone(stopped_clock: Any) -> None:
-    """``update_fields`` writes what is derived of them too."""
+    """``update_fields`` writes what is derived of them too; what is not written counts as it is stored."""
     define()
     row = added(cron="0 9 * * *")
+    row.enabled = False
     row.cron, row.overlap = "0 18 * * *", "skip"
     row.save(update_fields=["cron"])
     row.refresh_from_db()
-    assert (row.overlap, row.next_slot) == ("allow", at("1 18:00"))
+    assert (row.overlap, row.enabled, row.next_slot) == ("allow", True, at("1 18:00"))
 
 
 def test_deleted_while_a_slot_is_due(stopped_clock: Any) -> None:
@@ -371,7 +375,7 @@ def test_rows_that_are_gone() -> None:
     define()
     row = added()
     WorkflowSchedule.objects.all().delete()
-    for verb in (row.pause, row.resume, row.run_now):
+    for verb in (row.pause, row.resume, row.run_now, row.save):
         with pytest.raises(WorkflowSchedule.DoesNotExist):
             verb()
 
