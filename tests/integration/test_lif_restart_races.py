@@ -258,6 +258,7 @@ def test_from_a_step_with_an_answer_to_what_is_kept(params: str, _round: int) ->
             return page.send_event("x", "answer", dedupe_key="k")
         if waiting is not None:
             return waiting.send_event("go", "answer")
+        assert pending is not None
         return pending.approve(by=None, comment="answer")
 
     def work() -> None:
