@@ -145,11 +145,11 @@ class BulkMixin(StepVerbsMixin):
             self.message_user(request, text % {"n": f"{MOST_AT_ONCE:,}"}, messages.ERROR)
             return None
         job = Job(verb.name, str(request.user.pk), back=request.GET.urlencode())
-        unfit = self._unfit(queryset, verb)
+        undone = self._undone(queryset, verb)
         counted: Counter[tuple[str, bool]] = Counter()
         fitting: list[tuple[int, int]] = []
         for pk, run, status in rows:
-            able = pk not in unfit and fits(verb, status)
+            able = fits(verb, status, undone.get(pk))
             counted[status, able] += 1
             if able:
                 fitting.append((pk, run))
@@ -160,13 +160,12 @@ class BulkMixin(StepVerbsMixin):
         job.skipped.update({f"status {status}": number for status, number, able in job.told if not able})
         return self._confirm_page(request, job, verb, verb.form())
 
-    def _unfit(self, queryset: QuerySet[Any], verb: Verb) -> set[int]:
-        """Of the chosen rows those whose status fits but whose rollback does not: all of it was undone."""
+    def _undone(self, queryset: QuerySet[Any], verb: Verb) -> dict[int, Any]:
+        """Of the chosen rows those that were rolled back, and what came of it: on that it depends whether they can be retried."""
         if verb.name != "retry":
-            return set()
-        undone = queryset.order_by("id").filter(status=Status.ERRORED, rollback__isnull=False)
-        outcomes = undone.values_list("pk", "rollback")[:MOST_AT_ONCE].iterator()
-        return {pk for pk, outcome in outcomes if not (isinstance(outcome, dict) and outcome["outcome"] == "failed")}
+            return {}
+        rows = queryset.order_by("id").filter(status__in=(Status.ERRORED, Status.TERMINATED), rollback__isnull=False)
+        return dict(rows.values_list("pk", "rollback")[:MOST_AT_ONCE].iterator())
 
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
         """Do the next slice; POST only. 403: no right; 400: the form is too old or was changed, or its reason is too long."""
@@ -197,7 +196,7 @@ class BulkMixin(StepVerbsMixin):
 
     def _chunk(self, request: HttpRequest, job: Job, verb: Verb) -> None:
         """Do some rows, and leave a trace of each in Django's log."""
-        run, keys = job.take(CHUNK)
+        run, keys = job.take(CHUNK // 4 if verb.name == "delete" else CHUNK)  # with all that goes with them
         options = dict(job.options or {})
         visible = self.get_queryset(request).filter(pk__in=keys)
         runs = dict(visible.values_list("pk", "run_number"))
@@ -266,9 +265,9 @@ def named_rows(keys: list[int]) -> list[WorkflowInstance]:
     return list(WorkflowInstance.objects.light().filter(pk__in=keys).order_by("id"))
 
 
-def fits(verb: Verb, status: str) -> bool:
-    """Whether an instance in ``status`` can have the verb, as far as the status tells."""
-    return verb.fits_to(WorkflowInstance(status=status))
+def fits(verb: Verb, status: str, rollback: Any = None) -> bool:
+    """Whether an instance in ``status`` can have the verb; ``rollback``: what came of its rollback."""
+    return verb.fits_to(WorkflowInstance(status=status, rollback=rollback))
 
 
 def summary(job: Job, verb: Verb) -> tuple[str, int]:

@@ -63,7 +63,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         self._hidden = False
         if "workflow" in self.fields:
             self._choose("workflow", registry.names())
-            self._choose("timezone", sorted(available_timezones()))
+            self._choose("timezone", sorted({"UTC", *available_timezones()}))
             self._fill_params()
 
     def _choose(self, name: str, known: list[str]) -> None:

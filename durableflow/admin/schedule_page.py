@@ -34,6 +34,14 @@ def state(schedule: WorkflowSchedule) -> SafeString:
     return toned("✓", "good", _("Active"))
 
 
+def zone_of(schedule: WorkflowSchedule) -> ZoneInfo | None:
+    """Its time zone; None where a row that came past ``save()`` names none."""
+    try:
+        return ZoneInfo(schedule.timezone)
+    except (ValueError, KeyError, OSError):
+        return None
+
+
 class SchedulePage:
     """One schedule for one person. ``url_of``: the address of an instance's page, '' where it is not shown."""
 
@@ -50,8 +58,8 @@ class SchedulePage:
     @cached_property
     def upcoming(self) -> list[tuple[datetime, str]]:
         """The next slots, each with what the clock says in the schedule's zone."""
-        zone = ZoneInfo(self.schedule.timezone) if self.slots else None
-        return [(slot, slot.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z")) for slot in self.slots]
+        zone = zone_of(self.schedule)
+        return [(slot, slot.astimezone(zone).strftime("%a %Y-%m-%d %H:%M %Z") if zone else "") for slot in self.slots]
 
     @cached_property
     def slots(self) -> list[datetime]:

@@ -119,6 +119,15 @@ def test_retry_runs_failed_handlers(login, operator, status) -> None:
     assert [step.rollback_status for step in instance.steps.order_by("seq")] == ["complete", "pending"]
 
 
+def test_many_terminated_ones_whose_undoing_failed_are_retried(login, operator) -> None:
+    """LIF-16: as one by one."""
+    rows, client = [undone(status=S.TERMINATED), make_instance(status=S.TERMINATED)], login(operator)
+    response = confirm(client, select(client, "retry", rows))
+    assert messages_of(response) == ["Retry: 1 done, 1 skipped (status Terminated: 1)"]
+    rows[0].refresh_from_db()
+    assert rows[0].status == S.ROLLING_BACK
+
+
 def test_what_is_undone_is_not_retried(login, operator) -> None:
     """No button that does nothing, on the page and for many."""
     instance = undone(rollback={"outcome": "complete", "failed": []})

@@ -204,6 +204,14 @@ def test_the_page_shows_what_comes_and_what_came(login, planner) -> None:
     assert {found.pk for found in listed.context["cl"].result_list} == {slot.pk, hand.pk}
 
 
+def test_a_zone_that_is_none_breaks_no_page(login, planner) -> None:
+    """A row that was changed past the form, before anybody has found out."""
+    row = make_schedule()
+    WorkflowSchedule.objects.filter(pk=row.pk).update(timezone="../x")
+    for address in (LIST, url("change", row), url("run_now", row), url("pause", row)):
+        assert login(planner).get(address).status_code == 200
+
+
 def test_foreign_instances_are_not_shown(login, user_factory) -> None:
     """Who may see schedules sees instances by the rule of instances."""
     row = make_schedule()
