@@ -164,9 +164,9 @@ def _tries(
     entries = instance.history.filter(condition, run_number__range=(first, instance.run_number)).order_by("id")
     found: dict[tuple[str, str], list[AttemptView]] = {}
     for entry in entries:
-        if entry.run_number < since.get((entry.kind, entry.step), first):
-            continue
         data = entry.data if isinstance(entry.data, dict) else {}
+        if entry.run_number < since.get((entry.kind, entry.step), first) or "verb" in data:
+            continue  # of an earlier run's step; or a person has completed it, and that was no try
         of_step = found.setdefault((entry.kind, entry.step), [])
         of_step.append(
             AttemptView(

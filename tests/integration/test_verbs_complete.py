@@ -24,6 +24,7 @@ from durableflow import (
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
+from durableflow.timeline import steps as timeline_steps
 from tests.conftest import UserFactory
 from tests.integration.con_flows import expire_leases
 from tests.integration.conftest import StoppedClock
@@ -89,6 +90,18 @@ def test_of_a_step_that_waits_for_its_retry(bodies: Bodies, overrider: User, how
         row.resume()
     assert drained(row).output == ["A", None, "C"] and bodies.names == "abc"
     assert not row.history.filter(type="attempt_lost").exists(), "no other step is charged"
+
+
+def test_it_is_no_attempt(bodies: Bodies, stopped_clock: StoppedClock) -> None:
+    """What a person gives is shown as the step's end, not as a try of its body."""
+    bodies.broken.add("b")
+    row = drained(flow(abc(bodies)).create())
+    stopped_clock.advance(60)
+    drained(row)
+    row.complete_step(step_of(row, "b"), "by hand")
+    drained(row)
+    (view,) = (view for view in timeline_steps(row) if view.name == "b")
+    assert (view.attempts, [attempt.status for attempt in view.tries], view.output) == (2, ["failed"] * 2, "by hand")
 
 
 def test_of_a_step_whose_worker_was_lost(bodies: Bodies) -> None:
