@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
-from django.db import DatabaseError, router
+from django.db import DatabaseError, IntegrityError, OperationalError, router
 from django.db.models import OuterRef, Subquery, Sum
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.html import format_html, format_html_join
@@ -21,6 +21,7 @@ from durableflow.admin.schedule_form import ScheduleForm
 from durableflow.admin.schedule_page import SchedulePage, state
 from durableflow.admin.schedule_verbs import ScheduleVerbsMixin
 from durableflow.core import clock
+from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.statuses import Status, Via
 from durableflow.models import SkippedSlots, WorkflowInstance
 from durableflow.pages.moments import moment
@@ -139,11 +140,26 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
                 "instances_url": self.instances_url(request, row),
                 "editable": self.has_change_permission(request, row),
             }
+        return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
+
+    def changeform_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        """The form. Where another person was faster than the form's check, nothing is stored, and it says so."""
         try:
-            return super().change_view(request, object_id, form_url, {**context, **(extra_context or {})})
-        except ValidationError as error:  # another person was faster: the row is not what the form was checked against
-            self.message_user(request, " ".join(error.messages), messages.ERROR)
-            return HttpResponseRedirect(request.get_full_path())
+            return super().changeform_view(request, *args, **kwargs)
+        except ValidationError as error:
+            problem = " ".join(error.messages)
+        except IntegrityError:
+            problem = _("A schedule of this name was added meanwhile.")
+        self.message_user(request, problem, messages.ERROR)
+        return HttpResponseRedirect(request.get_full_path())
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """Our words in Django's view. One that a worker declares meanwhile stays."""
+        try:
+            return super().delete_view(request, object_id, extra_context)
+        except InvalidTransition as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(self.url("change", object_id))
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         """Store what the form has changed, and nothing else: what others have done meanwhile stays."""
@@ -153,7 +169,9 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
             return
         try:
             obj.save(update_fields=[name for name in MADE if name in form.changed_data])
-        except DatabaseError as error:
+        except (IntegrityError, OperationalError):
+            raise
+        except DatabaseError as error:  # no row was there to be changed
             raise Http404(_("The schedule was deleted meanwhile.")) from error
         self._tell(request, obj, "edit")
 

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from django.contrib.admin.models import ADDITION, CHANGE, DELETION, LogEntry
 from django.contrib.auth.models import User
-from django.db import connection
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from durableflow import InvalidTransition
 from durableflow.models import SkippedSlots, WorkflowInstance, WorkflowSchedule
 from tests.admin.acting import messages_of, text_of
 from tests.admin.flows import AdminReport
@@ -142,6 +144,34 @@ def test_a_pause_meanwhile_survives_an_edit(login, planner, monkeypatch) -> None
     client.post(url("change", row), typed(overlap="allow"))
     row.refresh_from_db()
     assert (row.enabled, row.overlap) == (False, "allow")
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "text"),
+    [
+        ("save", ValidationError("The schedule is declared in code."), "declared in code"),
+        ("save", IntegrityError("unique"), "added meanwhile"),
+        ("delete", InvalidTransition("The schedule is declared in code.", status="declared"), "declared in code"),
+    ],
+)
+def test_somebody_was_faster(login, planner, monkeypatch, method, error, text) -> None:
+    """Between the check of the form and the write: words, nothing stored, no 500."""
+    row, client = make_schedule(), login(planner)
+
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(WorkflowSchedule, method, refuse)
+    if method == "save":
+        answers = [client.post(address, typed(cron="1 1 * * *"), follow=True) for address in (url("change", row),)]
+        answers.append(client.post(ADD, typed(name="other"), follow=True))
+    else:
+        answers = [client.post(url("delete", row), {"post": "yes"}, follow=True)]
+    for answer in answers:
+        assert answer.status_code == 200 and text in messages_of(answer)[0]
+    monkeypatch.undo()
+    row.refresh_from_db()
+    assert row.cron == NIGHT and WorkflowSchedule.objects.count() == 1 and not LogEntry.objects.exists()
 
 
 def test_params_that_are_not_shown_stay_unless_they_are_replaced(login, planner, settings) -> None:
