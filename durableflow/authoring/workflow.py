@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from durableflow.authoring.context import in_body
 from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options, resolve
-from durableflow.core import codec, registry, running
+from durableflow.core import clock, codec, registry, running
 from durableflow.core.aio import async_twin
 from durableflow.core.conf import get_settings
 from durableflow.core.durations import TEN_YEARS, Duration, parse_duration
@@ -93,7 +93,7 @@ class Workflow(Generic[Params, Output]):
         """Start an instance and return it.
 
         Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case
-        CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration from now. ``retention``: a rule of
+        CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration, at most ten years from now. ``retention``: a rule of
         its own; what it leaves open is looked up in ``Meta`` and the settings when the purge looks at it. Raises
         InstanceAlreadyExists (the transaction stays usable), ValueError, TypeError, CodecError, LimitExceeded; then
         nothing is stored. In ``run``, outside of a step, it is refused without an ``instance_id`` (InvalidDurableCall): each
@@ -331,5 +331,11 @@ def _start(start_at: datetime | Duration | None) -> datetime | timedelta | None:
     if isinstance(start_at, datetime):
         if start_at.utcoffset() is None:
             raise ValueError(f"start_at: {start_at!r} has no time zone. Give an aware datetime or a duration.")
+        try:
+            start_at = start_at.astimezone(UTC)
+        except OverflowError:
+            raise ValueError(f"start_at: {start_at!r} is no moment of the calendar in UTC.") from None
+        if start_at > clock.host_now() + TEN_YEARS:
+            raise ValueError(f"start_at: {start_at!r} is too far away. At most ten years from now are possible.")
         return start_at
     return None if start_at is None else parse_duration(start_at, what="start_at", maximum=TEN_YEARS)

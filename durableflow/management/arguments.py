@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentTypeError
-from datetime import datetime, time, timedelta
+from datetime import UTC, datetime, time, timedelta
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
@@ -18,6 +18,11 @@ from durableflow.core.names import check_text
 from durableflow.management.errors import wrong
 
 STDIN: Final = "-"
+MOST: Final = 2**31 - 1
+"""What every database takes as a number."""
+MOST_KEY: Final = 2**63 - 1
+"""The same for primary keys."""
+DIGITS: Final = len(str(MOST_KEY))
 JSON_HELP: Final = "Print one JSON document, for programs."
 
 
@@ -44,12 +49,12 @@ def storable(text: str) -> str:
         raise ArgumentTypeError(str(error)) from error
 
 
-def at_least(least: int) -> Any:
-    """A whole number, not below ``least``."""
+def at_least(least: int, most: int = MOST) -> Any:
+    """A whole number from ``least`` to ``most``."""
 
     def number(text: str) -> int:
-        if not text.isdecimal() or not text.isascii() or int(text) < least:
-            raise ArgumentTypeError(f"expected a number of at least {least}, not {text!r}")
+        if not text.isdecimal() or not text.isascii() or len(text) > DIGITS or not least <= int(text) <= most:
+            raise ArgumentTypeError(f"expected a number of at least {least}, at most {most}, not {text!r}")
         return int(text)
 
     return number
@@ -83,7 +88,7 @@ def _bound(text: str, more: timedelta) -> datetime:
             return found
         day = parse_date(text)
         if day is not None:
-            return timezone.make_aware(datetime.combine(day + more, time()))
+            return _possible(timezone.make_aware(datetime.combine(day + more, time())))
         return clock.host_now() - _duration(text)
     except (ValueError, OverflowError) as error:
         raise ArgumentTypeError(
@@ -97,7 +102,12 @@ def _moment(text: str) -> datetime | None:
     found = parse_datetime(text)
     if found is None:
         return None
-    return timezone.make_aware(found) if found.tzinfo is None else found
+    return _possible(timezone.make_aware(found) if found.tzinfo is None else found)
+
+
+def _possible(moment: datetime) -> datetime:
+    """In UTC, where databases compare it; OverflowError at the ends of the calendar."""
+    return moment.astimezone(UTC)
 
 
 def _is_day(text: str) -> bool:
@@ -113,11 +123,21 @@ def _duration(text: str) -> timedelta:
     return parse_duration(seconds, maximum=TEN_YEARS)
 
 
+def read_stdin() -> str:
+    """All of it. CommandError where there is none; UnicodeDecodeError."""
+    if sys.stdin is None:
+        raise wrong("There is nothing to read: stdin is closed.")
+    try:
+        return sys.stdin.read()
+    except OSError as error:
+        raise wrong(f"stdin cannot be read: {error.strerror or error}.") from error
+
+
 def json_value(text: str, what: str) -> Any:
     """The value that ``text`` is as JSON, or that stands on stdin where ``text`` is ``-``. CommandError where it is none."""
     source = "stdin" if text == STDIN else what
     try:
-        return json.loads(sys.stdin.read() if text == STDIN else text, parse_constant=_refuse)
+        return json.loads(read_stdin() if text == STDIN else text, parse_constant=_refuse)
     except RecursionError:
         raise wrong(f"{source} is nested too deeply.") from None
     except ValueError as error:

@@ -9,7 +9,7 @@ from django.contrib.auth import get_user_model
 from django.core.management.base import CommandParser
 
 from durableflow.core import registry
-from durableflow.core.names import LATEST, check_instance_id, check_workflow_name
+from durableflow.core.names import LATEST, check_instance_id, check_text, check_workflow_name
 from durableflow.management.errors import told, wrong
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.models.creation import database
@@ -43,6 +43,8 @@ def user_of(username: str | None) -> Any:
     """The user of this name, None where none is given. CommandError where there is no such user."""
     if username is None:
         return None
+    with told():
+        check_text("The user's name", username)
     users: Any = get_user_model()
     try:
         return users._default_manager.get_by_natural_key(username)

@@ -12,7 +12,7 @@ from django.db.models import Max
 
 from durableflow.core.names import check_instance_id
 from durableflow.core.statuses import TRANSITIONS
-from durableflow.management.arguments import STDIN
+from durableflow.management.arguments import STDIN, read_stdin
 from durableflow.management.choosing import rows_of
 from durableflow.management.errors import told, wrong
 from durableflow.management.verbs.list import add_filters, narrowed
@@ -88,7 +88,7 @@ def _flags(names: list[str]) -> str:
 def ids_from(path: str) -> list[str]:
     """The ids that a file names, each once, in their order. CommandError for what is no id, or for too many."""
     try:
-        text = sys.stdin.read() if path == STDIN else Path(path).read_text(encoding="utf-8-sig")
+        text = read_stdin() if path == STDIN else Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise wrong(f"--ids-from: {path!r} cannot be read: {error.strerror or error}.") from error
     except UnicodeDecodeError as error:

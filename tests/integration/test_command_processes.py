@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from django.core.management.base import CommandParser
@@ -100,3 +102,29 @@ def test_each_verb_has_help_and_json() -> None:
         parser = CommandParser(prog=verb.name)
         verb.add_arguments(parser)
         assert "--json" in parser.format_help()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_closed_stream_is_no_crash(closed: str) -> None:
+    """What a service manager may start it with: nothing is written or read there, and the status says the same as ever."""
+    Settlement.create({"order": "7"}, instance_id="order-7")
+    for verb, status in (("list settlement", 0), ("show settlement order-8", 2), ("start settlement -", 2)):
+        line = f"{shlex.join(MANAGE)} {verb} {closed}"
+        done = subprocess.run(
+            line, shell=True, cwd=BASE_DIR, env=child_environment(), stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == status, (line, done.stderr)
+        assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has it")
+def test_a_full_disk_is_told() -> None:
+    """In a sentence, with status 2."""
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*MANAGE, "list"], cwd=BASE_DIR, env=child_environment(), stdout=full, stderr=subprocess.PIPE, text=True,
+            timeout=120, check=False,
+        )  # fmt: skip
+    assert done.returncode == 2
+    assert done.stderr == "CommandError: The output cannot be written: No space left on device.\n"

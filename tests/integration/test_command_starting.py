@@ -45,8 +45,8 @@ def test_options_of_start(workflows: Harness) -> None:
     row = Wait.get("w")
     assert (row.wake_at, row.priority) == (row.created + timedelta(minutes=10), Priority.HIGH)
     assert (row.retention_success, row.retention_error) == (None, timedelta(days=2))
-    moment = called("start", "cmd-wait", "--id", "at", "--start-at", "2036-12-01T08:00", "--json")
-    assert moment.status == 0 and Wait.get("at").starts_at == datetime(2036, 12, 1, 8, tzinfo=UTC)
+    moment = called("start", "cmd-wait", "--id", "at", "--start-at", "2035-12-01T08:00", "--json")
+    assert moment.status == 0 and Wait.get("at").starts_at == datetime(2035, 12, 1, 8, tzinfo=UTC)
 
 
 def test_a_start_that_is_refused_stores_nothing(workflows: Harness, settings: Any) -> None:

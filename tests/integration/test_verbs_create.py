@@ -135,6 +135,8 @@ def test_a_start_in_the_past_is_now() -> None:
         ({"start_at": datetime(2030, 1, 1)}, ValueError),
         ({"start_at": "1h"}, ValueError),
         ({"start_at": -1}, ValueError),
+        ({"start_at": datetime(9999, 12, 31, 23, tzinfo=UTC)}, ValueError),
+        ({"start_at": datetime.max.replace(tzinfo=timezone.get_fixed_timezone(-60))}, ValueError),
         ({"priority": 7}, ValueError),
         ({"unknown": 1}, TypeError),
         ({"concurrency_key": "x"}, TypeError),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
-from typing import Any
+from typing import Any, Final, TextIO
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
@@ -20,10 +21,19 @@ from durableflow.models.creation import database
 EPILOG = "Exit status: 0 done, 1 the answer is no (rows were skipped, an instance failed), 2 refused. See docs/command-line.md."
 
 
+_FULL: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+
+
 class Command(BaseCommand):
     """Hands over to a verb; each is a class in ``durableflow.management.verbs``."""
 
     help = "Works on workflows."
+
+    def __init__(self, stdout: Any = None, stderr: Any = None, **options: Any) -> None:
+        """A stream that whoever calls has closed (``>&-``) takes what is written to it, and drops it."""
+        stdout = _nowhere() if stdout is None and sys.stdout is None else stdout
+        stderr = _nowhere() if stderr is None and sys.stderr is None else stderr
+        super().__init__(stdout, stderr, **options)
 
     def add_arguments(self, parser: CommandParser) -> None:
         """One subcommand per verb."""
@@ -54,6 +64,11 @@ class Command(BaseCommand):
         except BrokenPipeError:
             _let_go_of_stdout()
             sys.exit(BROKEN_PIPE)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            _let_go_of_stdout()
+            raise CommandError(f"The output cannot be written: {error.strerror}.", returncode=WRONG) from error
 
 
 def _add_common(parser: CommandParser) -> None:
@@ -67,6 +82,10 @@ def _add_common(parser: CommandParser) -> None:
     common.add_argument(
         "--traceback", action="store_true", default=argparse.SUPPRESS, help="Errors with their traceback."
     )
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
 
 
 def _let_go_of_stdout() -> None:

@@ -8,7 +8,7 @@ from django.core.management.base import CommandParser
 
 from durableflow.core.redact import shown
 from durableflow.core.statuses import Via
-from durableflow.management.arguments import add_actor, add_json, at_least, json_value, storable
+from durableflow.management.arguments import MOST_KEY, add_actor, add_json, at_least, json_value, storable
 from durableflow.management.choosing import pending_of, user_of
 from durableflow.management.errors import told, wrong
 from durableflow.management.text import printable
@@ -26,7 +26,9 @@ class Decide(Verb):
     @staticmethod
     def add_arguments(parser: CommandParser) -> None:
         """``PENDING_ID``, ``approve|reject``."""
-        parser.add_argument("pending_id", type=at_least(1), metavar="PENDING_ID", help="The pending event's number.")
+        parser.add_argument(
+            "pending_id", type=at_least(1, MOST_KEY), metavar="PENDING_ID", help="The pending event's number."
+        )
         parser.add_argument("answer", choices=(APPROVE, REJECT))
         parser.add_argument("--comment", type=storable, default="", help="Told to the workflow, and kept.")
         parser.add_argument(

@@ -8,10 +8,12 @@ from zoneinfo import ZoneInfo
 from django.core.management.base import CommandParser
 
 from durableflow.core import registry
+from durableflow.core.names import check_workflow_name
 from durableflow.core.redact import shown
+from durableflow.core.schedules import check_schedule_name
 from durableflow.core.statuses import Via
 from durableflow.management.arguments import add_actor, add_json, at_least
-from durableflow.management.choosing import user_of
+from durableflow.management.choosing import unknown_workflow, user_of
 from durableflow.management.documents import named
 from durableflow.management.errors import told, wrong
 from durableflow.management.output import Cell, Column, Printer
@@ -23,6 +25,7 @@ from durableflow.models.permissions import holds
 
 LIST, PAUSE, RESUME, RUN = "list", "pause", "resume", "run"
 DEFAULT_NEXT: Final = 3
+MOST_NEXT: Final = 1_000
 VIEW: Final = "view_workflowschedule"
 COLUMNS: Final = (
     Column("WORKFLOW", keep=True),
@@ -48,7 +51,10 @@ class Schedules(Verb):
         parser.add_argument("workflow", nargs="?", help="The workflow's name.")
         parser.add_argument("schedule", nargs="?", metavar="NAME", help="The schedule's name.")
         parser.add_argument(
-            "--next", type=at_least(1), default=DEFAULT_NEXT, help=f"List so many next runs (default {DEFAULT_NEXT})."
+            "--next",
+            type=at_least(1, MOST_NEXT),
+            default=DEFAULT_NEXT,
+            help=f"List so many next runs (default {DEFAULT_NEXT}).",
         )
         add_actor(parser)
         add_json(parser)
@@ -57,6 +63,8 @@ class Schedules(Verb):
         """List them, or act on one."""
         user, action = user_of(options["user"]), options["action"]
         rows = _rows(options["workflow"], options["schedule"])
+        if options["workflow"] is not None and registry.find(options["workflow"]) is None and not rows:
+            raise unknown_workflow(options["workflow"])
         if action == LIST:
             _list(self.printer(options), [row for row in rows if _sees(user, row)], options["next"])
             return
@@ -99,6 +107,11 @@ def schedule_document(row: WorkflowSchedule, count: int) -> dict[str, Any]:
 
 def _rows(workflow: str | None, name: str | None) -> Any:
     rows = WorkflowSchedule.objects.using(database()).order_by("workflow", "name")
+    with told():
+        if name is not None:
+            check_schedule_name(name)
+        if workflow is not None:
+            check_workflow_name(workflow)
     if workflow is not None:
         cls: Any = registry.find(workflow)
         rows = rows.filter(workflow__in=[workflow] if cls is None else cls.options.names)

@@ -71,7 +71,7 @@ class Start(Verb):
                 instance_id=options["instance_id"],
                 start_at=options["start_at"],
                 priority=None if priority is None else Priority[priority.upper()],
-                retention=Retention(**keep) if any(keep.values()) else None,
+                retention=Retention(**keep),
                 created_by=user,
                 trigger=Trigger.CLI,
                 via=Via.CLI,

@@ -15,7 +15,7 @@ from django.db import Error, connections
 from durableflow import timeline
 from durableflow.core.outages import passes
 from durableflow.core.statuses import Status
-from durableflow.management.arguments import at_least
+from durableflow.management.arguments import MOST_KEY, at_least
 from durableflow.management.choosing import add_instance, instance_of
 from durableflow.management.errors import NO, wrong
 from durableflow.management.output import Printer
@@ -45,7 +45,11 @@ class Tail(Verb):
         """``WORKFLOW``, ``INSTANCE_ID``, ``--after``, ``--types``, ``--no-follow``."""
         add_instance(parser)
         parser.add_argument(
-            "--after", type=at_least(0), default=0, metavar="ID", help="Begin after this entry (its id is in --json)."
+            "--after",
+            type=at_least(0, MOST_KEY),
+            default=0,
+            metavar="ID",
+            help="Begin after this entry (its id is in --json).",
         )
         parser.add_argument(
             "--types",
