@@ -6,14 +6,14 @@ import logging
 
 import pytest
 from django.contrib.admin.models import DELETION, LogEntry
-from django.db import connection
-from django.db.models import ProtectedError
+from django.db import connection, models
 from django.test.utils import CaptureQueriesContext
 
-from durableflow.admin.removing import Relatives, relatives_of
+from durableflow.admin.removing import relatives_of
 from durableflow.core.statuses import StepKind, StepStatus
-from durableflow.models import StepRecord, WorkflowInstance
-from tests.admin.acting import LIST, messages_of, page_of, text_of, verb_url
+from durableflow.models import WorkflowInstance
+from shop.models import Order
+from tests.admin.acting import LIST, confirm, messages_of, page_of, select, text_of, verb_url
 from tests.admin.rows import S, failed_third, make_failed, make_instance, make_step, make_wait, send, snapshot
 
 pytestmark = pytest.mark.django_db
@@ -132,22 +132,29 @@ def test_delete_of_one_that_has_not_ended_warns(login, superuser) -> None:
     )
 
 
-def test_protected_rows_are_named(login, superuser, monkeypatch) -> None:
-    """A row of the project that keeps an instance is no 500: on the page before, and where it comes in between."""
-    instance, client = make_failed(), login(superuser)
-    found = Relatives(protecting=['order "Order 7"'])
-    monkeypatch.setattr("durableflow.admin.actions.relatives_of", lambda row: found)
-    answer = client.get(verb_url("delete", instance))
-    assert answer.status_code == 409 and "order &quot;Order 7&quot;" in text_of(answer)
-    monkeypatch.undo()
+@pytest.mark.parametrize("how", [models.PROTECT, models.RESTRICT])
+def test_protected_rows_are_named(login, superuser, monkeypatch, how) -> None:
+    """A row of the project that keeps an instance is no 500: on the page before, where it comes in between, and of many."""
+    kept, free = make_failed(), make_failed()
+    order = Order.objects.create(checkout=kept)
+    monkeypatch.setattr(Order._meta.get_field("checkout").remote_field, "on_delete", how)
+    client = login(superuser)
+    for answer in (client.get(verb_url("delete", kept)), client.post(verb_url("delete", kept), {})):
+        assert answer.status_code == 409 and f"order &quot;{order}&quot;" in text_of(answer)
+    response = confirm(client, select(client, "delete", [kept, free]))
+    assert messages_of(response) == ["Delete: 1 done, 1 skipped (other rows need them: 1)"]
+    assert list(WorkflowInstance.objects.all()) == [kept] and LogEntry.objects.count() == 1
 
-    def protect(*args: object, **kwargs: object) -> None:
-        raise ProtectedError("no", {StepRecord(pk=1, name="Order 8", count=1)})
 
-    monkeypatch.setattr("durableflow.admin.verbs.removal.delete_instance", protect)
-    answer = client.post(verb_url("delete", instance), {})
-    assert answer.status_code == 409 and "Order 8" in text_of(answer)
-    assert WorkflowInstance.objects.exists() and not LogEntry.objects.exists()
+def test_rows_that_stay_are_told_of(login, superuser) -> None:
+    """Those that only point to it (``SET_NULL``)."""
+    instance = make_failed()
+    order = Order.objects.create(checkout=instance)
+    client, address = login(superuser), verb_url("delete", instance)
+    assert "Kept, without its link to it: 1 order" in text_of(client.get(address))
+    client.post(address, {})
+    order.refresh_from_db()
+    assert order.checkout is None
 
 
 def test_what_goes_with_an_instance_is_counted_in_bounded_queries() -> None:
