@@ -81,7 +81,7 @@ def possible_in(cell: str) -> set[str]:
     """The statuses that a cell of the table of verbs names."""
     listed, _, but = cell.partition("all but ")
     if but or listed == "all":
-        return set(Status) - set(re.findall(r"\w+", but))
+        return {str(status) for status in Status} - set(re.findall(r"\w+", but))
     return set(re.findall(r"\w+", listed))
 
 
