@@ -11,7 +11,7 @@ from django.contrib import messages
 from django.contrib.admin.models import DELETION, LogEntry
 from django.core.exceptions import PermissionDenied
 from django.db.models import ProtectedError, RestrictedError
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.translation import gettext as _
@@ -111,8 +111,10 @@ class VerbsMixin(ReadOnlyAdminMixin):
         try:
             self.apply_verb(request, instance, verb, said)
         except InvalidTransition:  # it changed since the page was shown
-            instance.refresh_from_db()
+            instance = self.visible(request, str(instance.pk))
             return self.refused_page(request, instance, verb, verb.fits)
+        except WorkflowInstance.DoesNotExist as error:
+            raise Http404(_("The instance was deleted meanwhile.")) from error
         except (ProtectedError, RestrictedError) as error:
             rows = error.protected_objects if isinstance(error, ProtectedError) else error.restricted_objects
             return self.refused_page(request, instance, verb, protected_text(protectors(rows)))

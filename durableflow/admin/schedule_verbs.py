@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied, ValidationError
-from django.db import router, transaction
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
@@ -22,6 +21,7 @@ from durableflow.admin.plans import Plan
 from durableflow.admin.verbs import ReasonForm, Verb
 from durableflow.core import registry
 from durableflow.core.exceptions import DurableflowError
+from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models import WorkflowInstance, WorkflowSchedule
 from durableflow.models.permissions import START, holds, may_view
 from durableflow.models.schedule_verbs import CHANGE
@@ -123,10 +123,12 @@ class ScheduleVerbsMixin(PagesMixin):
             return self._page(request, row, verb, form, plan(verb, row), 400 if form.is_bound else 200)
         try:
             return self._perform(request, row, verb, form.cleaned_data["reason"])
+        except WorkflowSchedule.DoesNotExist as error:
+            raise Http404(_("The schedule was deleted meanwhile.")) from error
         except ValidationError as error:
             return self._page(request, row, verb, None, Plan(refused=" ".join(error.messages)))
         except (DurableflowError, ValueError) as error:  # also InvalidTransition: it changed since the page was shown
-            row.refresh_from_db()
+            row = self.visible(request, str(row.pk))
             return self._page(request, row, verb, None, Plan(refused=str(error)))
 
     def _perform(self, request: HttpRequest, row: Any, verb: Verb, reason: str) -> HttpResponse:
@@ -134,7 +136,7 @@ class ScheduleVerbsMixin(PagesMixin):
         target = self.url("change", row.pk)
         text: Any = verb.done
         if verb.name == "run_now":
-            with transaction.atomic(using=router.db_for_write(WorkflowSchedule)):
+            with write_transaction(alias_of(row)):
                 self._not_twice(request, row)
                 started = row.run_now(**said)
             if may_view(started, request.user):
