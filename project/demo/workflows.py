@@ -1,14 +1,15 @@
-"""The two workflows of the example app."""
+"""The workflows of the example app: two that people start, and one that a schedule starts each night."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, TypedDict
 
 from django import forms
 from django.core.exceptions import ObjectDoesNotExist
 from PIL import UnidentifiedImageError
 
-from durableflow import EventTimeout, Retries, Step, Workflow, WorkflowEvent
+from durableflow import EventTimeout, Retention, Retries, Schedule, Step, Workflow, WorkflowEvent
 from project.demo.services import carts, images, invoices, payments
 
 
@@ -83,3 +84,18 @@ class PayCart(Workflow[CartParams, dict[str, str]]):
         step.set_progress({"state": "charged", "payment": reference})
         mailed = step.do("mail invoice", invoices.mail_invoice, cart_id, reference)
         return {"state": "paid", "payment": reference, "invoice": mailed["number"], "document": mailed["document"]}
+
+
+class ForgetCarts(Workflow[None, dict[str, int]]):
+    """Each night: end the workflows of carts that nobody has checked out for 30 days, and delete the carts."""
+
+    class Meta:
+        name = "forget-carts"
+        schedules = [Schedule("0 3 * * *", name="nightly", overlap="skip")]
+        retention = Retention(success="7 days")
+
+    def run(self, event: WorkflowEvent[None], step: Step) -> dict[str, int]:
+        """Returns ``{"forgotten": number of carts}``. What counts is the slot, however late it starts."""
+        before = (event.scheduled_for or event.timestamp) - timedelta(days=30)
+        left = step.do("find carts", carts.left_behind, before)
+        return {"forgotten": sum(step.map("forget cart", carts.forget, left))}

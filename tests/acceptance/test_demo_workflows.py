@@ -1,7 +1,8 @@
-"""The two workflows of the example app from end to end, with real steps on a real picture."""
+"""The workflows of the example app from end to end, with real steps on a real picture."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 from urllib.error import URLError
@@ -16,13 +17,13 @@ from django.test import Client
 
 from durableflow.models import WorkflowInstance
 from durableflow.templatetags import durableflow as tags
-from durableflow.testing import Harness
+from durableflow.testing import Harness, harness
 from project.demo.models import Cart, Image, Invoice, Payment
 from project.demo.runner import flow as flows
 from project.demo.runner.errors import DemoFailed
 from project.demo.runner.flow import SAMPLES
 from project.demo.services import bank, carts, images, payments
-from project.demo.workflows import CartParams, ImageParams, ImageTagging, PayCart
+from project.demo.workflows import CartParams, ForgetCarts, ImageParams, ImageTagging, PayCart
 from tests.conftest import UserFactory
 
 pytestmark = pytest.mark.django_db
@@ -220,6 +221,37 @@ def test_a_refused_payment_is_not_tried_again(workflows: Harness, cart: Cart, mo
     run = paid(workflows, cart)
     assert (run.status, workflows.attempts("charge", run)) == (S.ERRORED, 1)
     assert not mail.outbox
+
+
+def test_a_cart_that_nobody_checks_out_is_forgotten_after_a_month(customer: Any) -> None:
+    """The slots of two nights with a testing kit whose clock is a month on; a paid-for cart and a new one stay."""
+    kept, left, new = (carts.create_cart(owner=customer, email="customer@example.com") for _ in range(3))
+    carts.check_out(kept)
+    Cart.objects.exclude(pk=new.pk).update(created_at=new.created_at - timedelta(days=40))
+    with harness(now=new.created_at.replace(hour=12)) as workflows:
+        waiting = workflows.run(PayCart, CartParams(cart_id=left.pk))
+        waiting.pause(reason="its owner is asked")
+        workflows.advance("2 days")
+        nights = list(ForgetCarts.instances().order_by("id"))
+        assert [(night.status, night.output) for night in nights] == [
+            (S.COMPLETE, {"forgotten": 1}),
+            (S.COMPLETE, {"forgotten": 0}),
+        ]
+        assert nights[0].instance_id.startswith("nightly-")
+        waiting.refresh_from_db()
+        assert (waiting.status, set(Cart.objects.all())) == (S.TERMINATED, {kept, new})
+        assert "was never checked out" in waiting.history.get(type="workflow_terminated").reason
+
+
+def test_a_cart_that_was_checked_out_meanwhile_is_not_forgotten(cart: Cart) -> None:
+    assert carts.left_behind(cart.created_at + timedelta(seconds=1)) == [cart.pk]
+    carts.check_out(cart)
+    assert not carts.forget(cart.pk)
+    assert Cart.objects.filter(pk=cart.pk).exists()
+
+
+def test_forgetting_a_cart_again_does_no_harm(cart: Cart) -> None:
+    assert [carts.forget(cart.pk) for _ in range(2)] == [True, False]
 
 
 @pytest.mark.usefixtures("open_bank")

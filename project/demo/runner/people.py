@@ -21,6 +21,8 @@ APPROVERS = (
     "demo.view_invoice",
     "durableflow.view_workflowinstance",
     "durableflow.operate_workflowinstance",
+    "durableflow.view_workflowschedule",
+    "durableflow.change_workflowschedule",
     "durableflow.view_pendingevent",
     "durableflow.decide_pendingevent",
 )

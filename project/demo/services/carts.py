@@ -1,15 +1,18 @@
-"""Carts: making one, checking it out, and the first step of the workflow that pays it."""
+"""Carts: making one, checking it out, the first step of the workflow that pays it, and forgetting those that nobody wanted."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
+from datetime import datetime
 from decimal import Decimal
 from typing import TypedDict
 
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.db.models.functions import Now
 
-from durableflow import get_step_context
+from durableflow import InvalidTransition, get_step_context
 from durableflow.models import WorkflowInstance
 from project.demo.models import Cart, Line
 
@@ -57,3 +60,26 @@ def load_checked_out_cart(cart_id: int) -> CheckedOutCart:
     if cart.checked_out_at is None:
         raise NotCheckedOut(f"{cart} is not checked out yet")
     return {"cart_id": cart.pk, "total": cart.total, "email": cart.email}
+
+
+def left_behind(before: datetime) -> list[int]:
+    """Keys of carts that were made before a moment and never checked out, the oldest first; at most a thousand."""
+    return list(
+        Cart.objects.filter(checked_out_at=None, created_at__lt=before)
+        .order_by("pk")
+        .values_list("pk", flat=True)[:1000]
+    )
+
+
+def forget(cart_id: int) -> bool:
+    """End the workflow of a cart and delete the cart, in one transaction. False where it was checked out or deleted meanwhile, so
+    that a repeated call does no harm."""
+    with transaction.atomic():
+        cart = Cart.objects.select_for_update().filter(pk=cart_id, checked_out_at=None).first()
+        if cart is None:
+            return False
+        if cart.instance is not None:
+            with suppress(InvalidTransition):  # it has ended by itself
+                cart.instance.terminate(reason=f"{cart} was never checked out.")
+        cart.delete()
+    return True
