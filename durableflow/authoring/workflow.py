@@ -93,8 +93,8 @@ class Workflow(Generic[Params, Output]):
         """Start an instance and return it.
 
         Inside ``transaction.atomic()`` it is part of that transaction: it starts after the commit, or never (case
-        CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration, at most ten years from now. ``retention``: a rule of
-        its own; what it leaves open is looked up in ``Meta`` and the settings when the purge looks at it. Raises
+        CON-03). ``instance_id``: default a UUID4. ``start_at``: an aware datetime or a Duration, at most ten years from now.
+        ``retention``: a rule of its own; what it leaves open is looked up in ``Meta`` and the settings when the purge looks at it. Raises
         InstanceAlreadyExists (the transaction stays usable), ValueError, TypeError, CodecError, LimitExceeded; then
         nothing is stored. In ``run``, outside of a step, it is refused without an ``instance_id`` (InvalidDurableCall): each
         replay would start one more.

@@ -129,7 +129,8 @@ def _look(using: str, known: _Known) -> list[Regular]:
     for name, due_at in rows:
         due = moment(due_at)
         if name in _chores and due is not None:
-            left[name] = (due - now).total_seconds()
+            seconds = (due - now).total_seconds()
+            left[name] = seconds if seconds <= _farthest(_chores[name]).total_seconds() else 0.0
     known.looked, known.due = asked, asked + min(left.values())
     return [_chores[name] for name in sorted(left, key=lambda name: left[name]) if left[name] <= 0]
 
@@ -138,9 +139,16 @@ def _take(using: str, chore: Regular) -> bool:
     """Compare and set: of all who find it due one gets it. Makes the row where there is none."""
     until, to = _after(using, GUARD)
     now, at = _after(using, timedelta())
+    far, beyond = _after(using, _farthest(chore))
     sql = f"""INSERT INTO {_TABLE} (name, due_at) VALUES (%s, {until})
-        ON CONFLICT (name) DO UPDATE SET due_at = EXCLUDED.due_at WHERE {_TABLE}.due_at <= {now} RETURNING id"""
-    return bool(run(using, sql, [chore.name, *to, *at]))
+        ON CONFLICT (name) DO UPDATE SET due_at = EXCLUDED.due_at
+        WHERE {_TABLE}.due_at <= {now} OR {_TABLE}.due_at > {far} RETURNING id"""
+    return bool(run(using, sql, [chore.name, *to, *at, *beyond]))
+
+
+def _farthest(chore: Regular) -> timedelta:
+    """Nobody puts a chore off for longer: what is due later was written by a clock that has been set back since."""
+    return max(chore.every, GUARD) + GUARD
 
 
 def _put_off(using: str, chore: Regular, by: timedelta) -> None:

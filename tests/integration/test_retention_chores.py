@@ -239,3 +239,19 @@ def test_an_idle_broker_hands_out_a_drain_for_it(only: Any, monkeypatch: pytest.
         assert tick.dequeue() is None
     finally:
         tick._listener.close()
+
+
+def test_a_clock_that_is_set_back_does_not_put_them_off(only: Any, stopped_clock: StoppedClock) -> None:
+    """A host whose clock was a year ahead has written when the next pass is due: nobody waits a year for the purge."""
+    work = only(Work(batches=2))
+    stopped_clock.advance("365 days")
+    drain()
+    assert work.done == 1
+    stopped_clock.go_back("365 days")
+    forget()
+    due = next_due("default")
+    assert due is not None and (due.instance, due.seconds) == (CHORE, 0)
+    drain()
+    assert work.done == 2 and due_at() == stopped_clock.now + HOUR
+    drain()
+    assert work.done == 2
