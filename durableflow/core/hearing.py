@@ -62,6 +62,7 @@ class Hub:
         self._lonely_at = 0.0
         self._name = uuid.uuid4().hex
         self._marks: dict[str, float] = {}
+        self._marked: dict[int, float] = {}
         self._complaint = ""
         self._reconnect_at = 0.0
 
@@ -71,9 +72,17 @@ class Hub:
         with self._lock:
             self._members.setdefault(pk, set()).add(member)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
-                self._thread.start()
+                self._start()
         return member
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=THREAD, daemon=True)
+        try:
+            thread.start()  # it begins with the lock
+        except RuntimeError as error:  # the system gives no more threads
+            logger.warning("Nothing listens for those who follow; they look each second: %s", error)
+        else:
+            self._thread = thread
 
     def leave(self, member: Member) -> None:
         """Be told no more."""
@@ -82,7 +91,20 @@ class Hub:
             found.discard(member)
             if not found:
                 self._members.pop(member.pk, None)
+                self._marked.pop(member.pk, None)
             self._lonely_at = time.monotonic()
+
+    def marked_at(self, pk: int) -> float | None:
+        """When somebody of this process has marked the instance last, since the present connection is there: one mark serves
+        all."""
+        with self._lock:
+            return self._marked.get(pk)
+
+    def note_mark(self, pk: int, generation: int, at: float) -> None:
+        """It was marked at that moment, when the connection was of that generation."""
+        with self._lock:
+            if generation == self.generation and pk in self._members:
+                self._marked[pk] = at
 
     def expect(self) -> str:
         """The text of a notice that somebody is about to give: it has to arrive here soon."""
@@ -129,11 +151,13 @@ class Hub:
         self._thread = None
         self.deaf, self.generation = True, 0
         self._marks.clear()
+        self._marked.clear()
 
     def _opened(self, tested: bool) -> None:
         with self._lock:
             self.generation += 1
             self._marks.clear()
+            self._marked.clear()
             self.deaf = bool(self._complaint)
         if not tested:
             self._recovered()

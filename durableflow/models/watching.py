@@ -79,8 +79,15 @@ class Watch:
         now, generation = time.monotonic(), hub.generation
         if not generation or (generation == self._marked_in and now < self._mark_at):
             return
-        self._unsure = not self._mark(hub)
-        self._marked_in, self._mark_at = generation, now + (DEAF_PAUSE if self._unsure else MARK_EVERY)
+        marked = hub.marked_at(self._pk)
+        if marked is None or now >= marked + MARK_EVERY:
+            self._unsure = not self._mark(hub)
+            marked = now
+            if not self._unsure:
+                hub.note_mark(self._pk, generation, now)
+        else:
+            self._unsure = False
+        self._marked_in, self._mark_at = generation, marked + (DEAF_PAUSE if self._unsure else MARK_EVERY)
 
     def _mark(self, hub: Hub) -> bool:
         """Renew the mark; False where somebody holds the row for long."""

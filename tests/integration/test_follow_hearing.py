@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -197,6 +198,45 @@ def test_a_notice_that_cannot_be_given_harms_nobody(
     assert ["A notice was not given" in record.getMessage() for record in logged(caplog, "durableflow.notices")] == [
         True
     ]
+
+
+@pytest.mark.postgresql_only
+def test_one_mark_serves_all_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many follow, the row is written to once."""
+    real, marks = watching.Watch._mark, [0]
+
+    def count(self: watching.Watch, hub: hearing.Hub) -> bool:
+        marks[0] += 1
+        return real(self, hub)
+
+    monkeypatch.setattr(watching.Watch, "_mark", count)
+    row = FollowedOrder.create()
+    with following(row) as first:
+        eventually(lambda: hears(row), "hearing")
+        with following(row) as second, following(row) as third:
+            eventually(lambda: len(hub()._members[row.pk]) == 3, "all three")
+            row.pause()
+            for follower in (first, second, third):
+                follower.sees("workflow_paused")
+            row.terminate()
+    assert marks == [1]
+    assert not hub()._marked
+
+
+def test_no_thread_to_be_had(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Then it is looked each second."""
+
+    def refused(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    watch = watching.ThreadWatch(FollowedOrder.create())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        watch.arm()
+    pause = watch._longest()
+    watch.close()
+    assert (pause, hub()._thread) == (watching.DEAF_PAUSE, None)
+    assert ["can't start" in record.getMessage() for record in logged(caplog, "durableflow.notices")] == [True]
 
 
 @pytest.mark.sqlite_only
