@@ -16,6 +16,8 @@ from durableflow.core.names import check_instance_id, check_text
 
 MAX_BATCH: Final = 100
 MAX_BULK: Final = 1_000
+EMPTY: Final = ", \t\r\n"
+"""Of a filter with nothing else in it nothing is left."""
 ACTIONS: Final = ("retry", "pause", "resume", "terminate", "restart")
 
 
@@ -70,6 +72,7 @@ class FilterField(serializers.Field[Any, Any, Any, Any]):
     default_error_messages = {
         "invalid": 'Give an object such as {{"status": "errored"}}.',
         "text": "{name}: give a text or a list of texts.",
+        "empty": "{name}: an empty text would mean all. Leave the name out if you mean that.",
         "unknown": "Unknown filter {name}. Known ones: {names}.",
     }
 
@@ -88,6 +91,8 @@ class FilterField(serializers.Field[Any, Any, Any, Any]):
             texts = value if isinstance(value, list) else [value]
             if not texts or not all(isinstance(text, str) for text in texts):
                 self.fail("text", name=name)
+            if not all(text.strip(EMPTY) for text in texts):
+                self.fail("empty", name=name)
             try:
                 query.setlist(name, [check_text(name, text) for text in texts])
             except ValueError as error:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import django_filters  # type: ignore[import-untyped]
+from django import forms
+from django.core.exceptions import ValidationError
 from django_filters.rest_framework import DjangoFilterBackend  # type: ignore[import-untyped]
+
+BOOLEANS: Final = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 
 class QueryFilter(DjangoFilterBackend):  # type: ignore[misc]
@@ -15,3 +20,20 @@ class QueryFilter(DjangoFilterBackend):  # type: ignore[misc]
     def to_html(self, request: Any, queryset: Any, view: Any) -> str:
         """There is no browsable API here."""
         return ""
+
+
+class _TrueOrFalse(forms.NullBooleanField):
+    widget = forms.TextInput
+
+    def to_python(self, value: Any) -> bool | None:
+        """The boolean, None where nothing is said. Django's own takes what it does not know for nothing."""
+        try:
+            return BOOLEANS["" if value is None else str(value).lower()]
+        except KeyError:
+            raise ValidationError("Say true or false.") from None
+
+
+class TrueOrFalseFilter(django_filters.BooleanFilter):  # type: ignore[misc]
+    """``true`` or ``false``; anything else is refused and not ignored, which would answer with all rows."""
+
+    field_class = _TrueOrFalse

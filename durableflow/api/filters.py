@@ -8,6 +8,7 @@ import django_filters  # type: ignore[import-untyped]
 from django import forms
 from django.db.models import Q, QuerySet
 
+from durableflow.api.filtering import TrueOrFalseFilter
 from durableflow.core import registry
 from durableflow.core.statuses import PendingStatus, Status, StepStatus
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
@@ -65,7 +66,7 @@ class PendingEventFilter(django_filters.FilterSet):  # type: ignore[misc]
         help_text="One or several statuses.",
     )
     workflow = django_filters.CharFilter(method="filter_workflow", help_text="Of one workflow.")
-    mine = django_filters.BooleanFilter(method="filter_mine", help_text="Only open ones that the user may decide.")
+    mine = TrueOrFalseFilter(method="filter_mine", help_text="Only open ones that the user may decide.")
 
     class Meta:
         model = PendingEvent

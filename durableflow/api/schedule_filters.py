@@ -7,6 +7,7 @@ from typing import Any
 import django_filters  # type: ignore[import-untyped]
 from django.db.models import QuerySet
 
+from durableflow.api.filtering import TrueOrFalseFilter
 from durableflow.core import registry
 from durableflow.models import WorkflowSchedule
 
@@ -15,7 +16,7 @@ class ScheduleFilter(django_filters.FilterSet):  # type: ignore[misc]
     """Schedules by workflow, and whether they are enabled."""
 
     workflow = django_filters.CharFilter(method="filter_workflow", help_text="Of one workflow.")
-    enabled = django_filters.BooleanFilter(help_text="Whether they fire: not paused.")
+    enabled = TrueOrFalseFilter(help_text="Whether they fire: not paused.")
 
     class Meta:
         model = WorkflowSchedule

@@ -30,6 +30,8 @@ ADD: Final = "add_workflowschedule"
 CHANGE: Final = "change_workflowschedule"
 DELETE: Final = "delete_workflowschedule"
 PARAMS: Final = "params: "
+TAKEN: Final = {"unique", "unique_together"}
+"""Codes of Django's errors."""
 
 
 class Declared(exceptions.APIException):
@@ -48,7 +50,7 @@ class CannotRun(exceptions.APIException):
 
 
 class NameTaken(exceptions.APIException):
-    """Somebody was quicker."""
+    """Another schedule has the name, or somebody was quicker."""
 
     status_code = 409
     default_code = "already_exists"
@@ -56,10 +58,13 @@ class NameTaken(exceptions.APIException):
 
 
 def check(row: WorkflowSchedule) -> None:
-    """Its own rules. A mistake in its params, which no form has, is one of the body's ``params`` here. Raises ValidationError."""
+    """Its own rules. A mistake in its params, which no form has, is one of the body's ``params`` here. Raises ValidationError, and
+    NameTaken where nothing else is wrong."""
     try:
         row.full_clean()
     except ValidationError as error:
+        if {single.code for texts in error.error_dict.values() for single in texts} <= TAKEN:
+            raise NameTaken from error
         fields = dict(error.message_dict)
         general = fields.pop(NON_FIELD_ERRORS, [])
         params = [text.removeprefix(PARAMS) for text in general if text.startswith(PARAMS)]
@@ -111,7 +116,7 @@ class SchedulesView(SchedulesBase):
         tags=["schedules"],
         request=ScheduleBody,
         filters=False,
-        responses=responses(201, ScheduleAnswer, 400, 413),
+        responses=responses(201, ScheduleAnswer, 400, 409, 413),
     )
     def post(self, request: Request) -> Response:
         """Make one; its first slot is after now."""

@@ -185,6 +185,7 @@ def test_pending_events_by_what_they_are_now(client_of, order, wait_of) -> None:
     assert len(pending_ids(viewer.get(f"{url}?workflow=api-order"))) == 6
     assert pending_ids(viewer.get(f"{url}?workflow=other")) == []
     assert client.get(f"{url}?status=odd").status_code == 400
+    assert client.get(f"{url}?mine=yes").json()["fields"].keys() == {"mine"}, "ignored, it would give all"
     statuses = {row["id"]: row["status"] for row in viewer.get(url).json()["results"]}
     assert (statuses[late.pk], statuses[wait.pk]) == ("timed_out", "open")
 

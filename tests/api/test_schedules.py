@@ -113,11 +113,11 @@ def test_params_that_cannot_be_stored(planner, schedule_of, settings) -> None:
 
 
 def test_a_name_is_taken_once(planner, schedule_of, monkeypatch) -> None:
-    """Also where another request has taken it after this one had looked."""
+    """A 409, also where another request has taken it after this one had looked."""
     schedule_of(name="weekly")
     before = snapshot()
     response = planner.post(URL, WEEKLY)
-    assert (response.status_code, response.json()["code"]) == (400, "invalid") and snapshot() == before
+    assert (response.status_code, response.json()["code"]) == (409, "already_exists") and snapshot() == before
     with monkeypatch.context() as patch:
         patch.setattr(WorkflowSchedule, "validate_constraints", lambda self, **options: None)
         response = planner.post(URL, WEEKLY)
@@ -193,6 +193,10 @@ def test_the_list_and_its_filters(planner, schedule_of) -> None:
     assert named("workflow=api-payment") == ["b"] and named("workflow=nowhere") == []
     assert named("enabled=false") == ["b"] and len(named("enabled=true")) == 3
     assert planner.get(f"{URL}?name=b").json()["fields"].keys() == {"name"}
+    assert len(named("enabled=")) == 4
+    for wrong in ("enabled=maybe", "enabled=2"):
+        response = planner.get(f"{URL}?{wrong}")
+        assert (response.status_code, list(response.json()["fields"])) == (400, ["enabled"])
 
 
 def test_skipped_slots_are_told(planner, schedule_of) -> None:
