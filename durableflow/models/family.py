@@ -80,6 +80,12 @@ def end_children(
     return found
 
 
+def forget_end(row: Any) -> None:
+    """A person has brought the instance, whose row the caller holds, to life again: what it was told of its parent's end before,
+    and nobody has delivered yet, is void, as where it had been delivered at once."""
+    row.sent_events.filter(kind=SentKind.PARENT, delivered=False).update(delivered=True)
+
+
 def _insert(using: str, sql: str, params: list[Any]) -> bool:
     with connections[using].cursor() as cursor:
         cursor.execute(sql, params)

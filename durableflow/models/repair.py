@@ -10,8 +10,8 @@ from django.db.models import F, Q
 from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
 from durableflow.core.scopenames import component, groups_of
-from durableflow.core.statuses import STEP_FINISHED, Status, StepKind, StepStatus, Via
-from durableflow.models import undoing
+from durableflow.core.statuses import STEP_FINISHED, Hold, Status, StepKind, StepStatus, Via
+from durableflow.models import family, undoing
 from durableflow.models.audit import record, verb
 from durableflow.models.completable import ending
 from durableflow.models.instance_fields import InstanceFields, Who
@@ -52,6 +52,7 @@ class RepairVerbs(InstanceFields):
 def _undo_again(row: Any, *, by: Who, reason: str, via: str) -> None:
     """Only handlers that have failed: nothing of an undone run goes forward again."""
     steps = undoing.again(row)
+    family.forget_end(row)
     row.status = Status.ROLLING_BACK
     row.rollback = row.finished = None
     row.interruptions = row.give_backs = 0
@@ -65,11 +66,16 @@ def deadline(row: Any) -> Any:
     """``max_duration`` starts again now; None where the workflow has none, or is not known here."""
     cls = registry.find(row.workflow)
     duration = None if cls is None else cls.options.max_duration
-    return None if duration is None else clock.expression(connections[row._state.db].vendor, duration)
+    if duration is None:
+        return None
+    if row.hold == Hold.WINDOW:  # it begins when its turn comes: what is added then is counted from its creation
+        return row.created + duration
+    return clock.expression(connections[row._state.db].vendor, duration)
 
 
 def queue_again(row: Any) -> None:
     """A failed instance goes on: its error is cleared, ``max_duration`` starts again, it is due now. The caller holds its lock."""
+    family.forget_end(row)
     row.status = Status.QUEUED
     row.error_data = row.output = row.finished = None
     row.deadline_at = deadline(row)

@@ -46,7 +46,7 @@ class RestartVerbs(InstanceFields):
 
         Without ``from_step`` all runs again, with a new seed and so new idempotency keys: waits and steps that are open are
         cancelled, children that the old run still waits for end, those that it has started go on, events that nobody has read
-        are closed. Steps, waits and history of the old run stay under its number.
+        are closed. Steps, waits and history of the old run stay under its number. That its parent has ended before does not end it.
 
         ``from_step``, a record of the present run or its name: what was started before it is kept, with its values, errors and
         keys, and goes on where it had not finished. The step and all that was started after it run again, with new keys, and so
@@ -111,6 +111,7 @@ def _step(row: Any, step: StepRecord | str) -> StepRecord:
 def begin_run(row: Any, *more: str) -> None:
     """Make a locked instance queued as its next run; ``more``: other columns that have changed."""
     held_slot = row.holds_slot
+    family.forget_end(row)
     row.run_number += 1
     row.status = Status.QUEUED
     row.output = row.error_data = row.progress = row.rollback = None
