@@ -16,7 +16,7 @@ from durableflow.api.batch_bodies import BatchBody, BatchDeleteBody, BatchReques
 from durableflow.api.bodies import StartBody
 from durableflow.api.choosing import by_key, known, left_out, with_ids
 from durableflow.api.docs import documented, responses
-from durableflow.api.instances import InstanceView
+from durableflow.api.instances import NamesakeView
 from durableflow.api.starting import startable
 from durableflow.core.exceptions import CodecError, LimitExceeded
 from durableflow.core.statuses import Status, Trigger, Via
@@ -31,18 +31,8 @@ DETAILS: Final = {
 }
 
 
-class BatchView(InstanceView):
-    """Several new instances. An instance may be called ``batch`` as well: GET and DELETE are its own (case SEC-14)."""
-
-    @documented(exclude=True)
-    def get(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """The instance of that name."""
-        return super().get(request, workflow, instance_id)
-
-    @documented(exclude=True)
-    def delete(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """The instance of that name."""
-        return super().delete(request, workflow, instance_id)
+class BatchView(NamesakeView):
+    """Several new instances. An instance may be called ``batch`` as well."""
 
     @documented(
         operation_id="start_instances",

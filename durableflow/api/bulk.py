@@ -16,7 +16,7 @@ from durableflow.api.batch_bodies import MAX_BULK, BulkBody
 from durableflow.api.choosing import by_key, known, left_out, with_ids
 from durableflow.api.docs import documented, responses
 from durableflow.api.filters import InstanceFilter
-from durableflow.api.instances import InstanceView
+from durableflow.api.instances import NamesakeView
 from durableflow.core.statuses import Via
 
 BUDGET: Final = 20.0
@@ -31,18 +31,8 @@ VERBS: Final[dict[str, Callable[..., operations.BulkReport]]] = {
 }
 
 
-class BulkView(InstanceView):
-    """Verbs over many. An instance may be called ``bulk`` as well: GET and DELETE are its own (case SEC-14)."""
-
-    @documented(exclude=True)
-    def get(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """The instance of that name."""
-        return super().get(request, workflow, instance_id)
-
-    @documented(exclude=True)
-    def delete(self, request: Request, workflow: str, instance_id: str) -> Response:
-        """The instance of that name."""
-        return super().delete(request, workflow, instance_id)
+class BulkView(NamesakeView):
+    """Verbs over many. An instance may be called ``bulk`` as well."""
 
     @documented(
         operation_id="bulk_apply",

@@ -68,6 +68,20 @@ class InstanceView(ApiView):
         return Response(status=204)
 
 
+class NamesakeView(InstanceView):
+    """What many instances share, at a name that an instance may have as well: GET and DELETE are that instance's (case SEC-14)."""
+
+    @documented(exclude=True)
+    def get(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """The instance of that name."""
+        return super().get(request, workflow, instance_id)
+
+    @documented(exclude=True)
+    def delete(self, request: Request, workflow: str, instance_id: str) -> Response:
+        """The instance of that name."""
+        return super().delete(request, workflow, instance_id)
+
+
 class StepsView(ApiView):
     """The steps of an instance's present run."""
 
