@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,16 @@ def test_links_lead_somewhere(page: Path) -> None:
         target = (page.parent / path) if path else page
         assert target.exists(), link
         assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_samples_can_be_read_and_import_what_is_there(page: Path) -> None:
+    """An ellipsis stands for what a sample leaves out."""
+    for sample in re.findall(r"^```python\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE):
+        for node in ast.walk(ast.parse(sample.replace("…", "..."))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "durableflow":
+                module = import_module(str(node.module))
+                assert [name.name for name in node.names if not hasattr(module, name.name)] == []
 
 
 def test_every_page_is_linked_from_the_readme() -> None:
