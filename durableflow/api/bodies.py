@@ -235,6 +235,14 @@ class RestartBody(ReasonBody):
     from_step = StepNamed(
         required=False, allow_null=True, default=None, help_text="What started before it is kept. Default: nothing is."
     )
+    run_number = serializers.IntegerField(
+        required=False,
+        allow_null=True,
+        default=None,
+        min_value=1,
+        max_value=2**31 - 1,
+        help_text="Only if this is its present run still, so that a request which comes twice restarts once.",
+    )
 
 
 class CompleteStepBody(ReasonBody):

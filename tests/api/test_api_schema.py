@@ -86,7 +86,7 @@ def test_verbs_and_batches_say_what_they_take(client_of) -> None:
     assert [item["name"] for item in paths[one]["delete"]["parameters"]] == ["instance_id", "reason", "workflow"]
     for name in ("batch", "bulk", "batch/delete"):
         assert set(paths[f"/api/workflows/{{workflow}}/instances/{name}/"]) == {"post"}
-    assert set(parts["RestartBody"]["properties"]) == {"reason", "from_step"}
+    assert set(parts["RestartBody"]["properties"]) == {"reason", "from_step", "run_number"}
     assert set(parts["StepNamed"]["properties"]) == {"name", "count", "kind", "scope"}
     (kinds,) = parts["StepNamed"]["properties"]["kind"]["anyOf"]
     assert {"do", "sleep", "wait_for_event"} <= set(kinds["enum"])

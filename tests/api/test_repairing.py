@@ -102,6 +102,28 @@ def test_what_names_no_step_changes_nothing(from_step, field, tour, client_of) -
     assert snapshot() == before
 
 
+def test_a_restart_that_comes_twice_restarts_once(tour, workflows, client_of) -> None:
+    """LIF-06: a worker may have taken the new run already, which can be restarted again; with its number the run is meant."""
+    row = tour()
+    client, url = client_of("operator"), f"{TOURS}tour-1/restart/"
+    body = {"run_number": 1, "from_step": {"name": "second"}}
+    assert client_of("viewer").post(url, {"run_number": 9}).status_code == 403
+    assert client.post(url, body).status_code == 200
+    workflows.run_due()
+    before = snapshot()
+    response = client.post(url, body)
+    assert (response.status_code, response.json()["code"], response.json()["status"]) == (
+        *(409, "invalid_transition"),
+        "waiting",
+    )
+    assert "in run 2, not in run 1" in response.json()["detail"] and snapshot() == before
+    for wrong in (0, "x", 2**31):
+        assert list(client.post(url, {"run_number": wrong}).json()["fields"]) == ["run_number"]
+    assert client.post(url, {"run_number": 2}).status_code == 200
+    row.refresh_from_db()
+    assert row.run_number == 3
+
+
 def test_right_and_state_are_told_before_the_step(order, client_of) -> None:
     """LIF-06, SEC-03: 403 and 409 whatever the step is called."""
     order(status="queued")
