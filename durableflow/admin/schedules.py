@@ -24,6 +24,7 @@ from durableflow.core import clock
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.statuses import Status, Via
 from durableflow.models import SkippedSlots, WorkflowInstance
+from durableflow.models.schedule_verbs import declares
 from durableflow.pages.moments import moment
 
 LATELY: Final = timedelta(days=7)
@@ -116,8 +117,8 @@ class WorkflowScheduleAdminMixin(ScheduleVerbsMixin):
         return super().has_change_permission(request, obj) and not (obj is not None and obj.declared)
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """What is declared in code would be declared again."""
-        return super().has_delete_permission(request, obj) and not (obj is not None and obj.declared)
+        """What is declared in code would be declared again; not where its workflow is in no code any more."""
+        return super().has_delete_permission(request, obj) and not (obj is not None and declares(obj))
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> Any:
         """A new one may begin paused; later the verbs pause and resume it. Who may not change it sees the params below, masked."""

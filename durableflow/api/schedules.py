@@ -24,6 +24,7 @@ from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowSchedule
 from durableflow.models.creation import database
 from durableflow.models.permissions import holds, require
+from durableflow.models.schedule_verbs import declares
 
 VIEW: Final = "view_workflowschedule"
 ADD: Final = "add_workflowschedule"
@@ -165,11 +166,11 @@ class ScheduleView(SchedulesBase):
 
     @documented(operation_id="delete_schedule", tags=["schedules"], responses=responses(204, None, 404, 409))
     def delete(self, request: Request, pk: int) -> Response:
-        """Its instances stay. A declared one cannot be deleted: pause it."""
+        """Its instances stay. One that belongs to the code cannot be deleted: pause it."""
         with write_transaction(database()):
             row = self.row(pk, lock=True)
             require(request.user, DELETE, row, f"delete the schedule {row}")
-            if row.declared:
+            if declares(row):
                 raise Declared
             row.told("delete", request.user, "", Via.API, database())
             row.delete()

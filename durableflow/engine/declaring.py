@@ -56,11 +56,12 @@ def declare(using: str) -> None:
     with write_transaction(using):
         stored = _stored(using, names, lock=True)
         now = clock.read(using)
-        gone = [row for row in stored if row.declared and _key(row) not in wanted]
+        held = _held(stored)
+        gone = [row for row in stored if row.declared and (_key(row) not in wanted or held[_key(row)] is not row)]
         _delete(using, gone)
         missing = []
         for key, values in wanted.items():
-            row = next((row for row in stored if _key(row) == key), None)
+            row = held.get(key)
             if row is None:
                 missing.append(_new(key, values, now))
             elif not row.declared:
@@ -106,11 +107,22 @@ def _key(row: WorkflowSchedule) -> tuple[str, str]:
     return (row.workflow if cls is None else cls.options.name, row.name)
 
 
+def _held(stored: list[WorkflowSchedule]) -> dict[tuple[str, str], WorkflowSchedule]:
+    """The row that counts for each key. A rename that is rolled back, or deployed bit by bit, leaves one under each name: the one
+    under the present name, which no other can get."""
+    held: dict[tuple[str, str], WorkflowSchedule] = {}
+    for row in stored:
+        key = _key(row)
+        if key not in held or row.workflow == key[0]:
+            held[key] = row
+    return held
+
+
 def _differ(wanted: Wanted, stored: list[WorkflowSchedule], names: list[str]) -> bool:
-    declared = {_key(row): row for row in stored if row.declared}
-    if declared.keys() != wanted.keys():
+    declared = [row for row in stored if row.declared]
+    if sorted(map(_key, declared)) != sorted(wanted):
         return True
-    return any(_changed(row, wanted[key]) or _stuck(row) for key, row in declared.items())
+    return any(_changed(row, wanted[_key(row)]) or _stuck(row) for row in declared)
 
 
 def _changed(row: WorkflowSchedule, values: dict[str, Any]) -> list[str]:

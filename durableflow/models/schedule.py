@@ -17,7 +17,7 @@ class ScheduleQuerySet(models.QuerySet["WorkflowSchedule"]):
     """All as in Django, but that ``delete()`` has the rule and the locks of a row's."""
 
     def delete(self) -> tuple[int, dict[str, int]]:
-        """Delete them; see ``WorkflowSchedule.delete``. One that is declared refuses all."""
+        """Delete them; see ``WorkflowSchedule.delete``. One that belongs to this code refuses all."""
         with removing(self):
             return super().delete()
 

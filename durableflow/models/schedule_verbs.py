@@ -69,15 +69,21 @@ def same(one: Any, other: Any) -> bool:
     return texts[0] == texts[1]
 
 
+def declares(row: Any) -> bool:
+    """Whether the row belongs to this code. One that is declared does not where its workflow was taken out of the code: nobody's
+    look deletes that one."""
+    return row.declared and registry.find(row.workflow) is not None
+
+
 @contextmanager
 def removing(rows: models.QuerySet[Any]) -> Iterator[None]:
     """A transaction in which these schedules may be deleted: they and their instances are locked, in the order in which everybody
-    locks instances (design 4, "Lock order"). Raises InvalidTransition for a declared one."""
+    locks instances (design 4, "Lock order"). Raises InvalidTransition for a declared one of a known workflow."""
     using = rows.db
     with write_transaction(using):
         locked = list(rows.order_by("pk").select_for_update())
         for row in locked:
-            if row.declared:
+            if declares(row):
                 raise InvalidTransition(
                     f"The schedule {row} is declared in code: take it out of Meta.schedules, or pause it.",
                     status="declared",
@@ -210,7 +216,8 @@ class ScheduleVerbs(models.Model):
 
     def delete(self, using: str | None = None, keep_parents: bool = False) -> tuple[int, dict[str, int]]:
         """Delete a schedule; its instances stay, with the text of its cron line. No slot starts after it, also none that is due
-        (case SCH-09). A declared one is refused (InvalidTransition): the next process would declare it again."""
+        (case SCH-09). A declared one of a workflow that this code knows is refused
+        (InvalidTransition): the next process would declare it again."""
         with removing(type(self)._base_manager.using(using or alias_of(self)).filter(pk=self.pk)):
             return super().delete(using=using, keep_parents=keep_parents)
 

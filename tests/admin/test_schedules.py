@@ -211,6 +211,9 @@ def test_declared_ones_are_read_only(login, superuser) -> None:
     assert url("pause", row) in text_of(page) and url("run_now", row) in text_of(page)
     row.refresh_from_db()
     assert row.cron == NIGHT
+    WorkflowSchedule.objects.filter(pk=row.pk).update(workflow="taken-out")  # of the code: nobody declares it again
+    client.post(url("delete", row), {"post": "yes"})
+    assert not WorkflowSchedule.objects.filter(pk=row.pk).exists()
 
 
 def test_the_page_shows_what_comes_and_what_came(login, planner) -> None:

@@ -175,6 +175,8 @@ def test_declared_schedules_belong_to_the_code(client_of, schedule_of) -> None:
     assert client.patch(url, {"enabled": False}).json()["enabled"] is False
     assert client.post(f"{url}resume/").status_code == 200
     assert client.post(f"{url}run/").status_code == 201
+    WorkflowSchedule.objects.update(workflow="taken-out")  # of the code: nobody declares it again
+    assert client.delete(url).status_code == 204
 
 
 def test_the_list_and_its_filters(planner, schedule_of) -> None:

@@ -96,6 +96,50 @@ def test_a_workflow_that_was_renamed_keeps_its_rows() -> None:
     assert shown(workflow__startswith="sch-") == [("sch-renamed", "schedule", NIGHT, False, True)]
 
 
+def test_a_rename_that_was_rolled_back(stopped_clock: Any) -> None:
+    """Design 5: each deploy leaves one row, under the present name, and what fires twice starts once."""
+    names: list[tuple[str, list[str]]] = [("sch-a", []), ("sch-b", ["sch-a"]), ("sch-a", [])]
+    for name, previous in names:
+        with registry.isolated():
+            define(MINUTELY, name=name, previous_names=previous)
+            declare("default")
+    assert [row[0] for row in shown(workflow__startswith="sch-")] == ["sch-a", "sch-b"]  # no code knows both
+    flow = define(MINUTELY, name="sch-b", previous_names=["sch-a"])
+    stopped_clock.advance("1 minute")
+    fire()
+    assert flow.instances().count() == 1
+    declare("default")
+    assert shown(workflow__startswith="sch-") == [("sch-b", "schedule", MINUTELY, True, True)]
+
+
+@pytest.mark.parametrize("staff", [False, True])
+def test_a_row_that_has_the_present_name_already(staff: bool) -> None:
+    """Design 5: the older one, under another name of the workflow, can never get it."""
+    with registry.isolated():
+        define(NIGHT, name="sch-b")
+        declare("default")
+    with registry.isolated():
+        define(*([] if staff else [NIGHT]), name="sch-a")
+        declare("default")
+        if staff:
+            WorkflowSchedule.objects.bulk_create([WorkflowSchedule(workflow="sch-a", name="schedule", cron=NIGHT)])
+    define(MINUTELY, name="sch-a", previous_names=["sch-b"])
+    declare("default")
+    cron = NIGHT if staff else MINUTELY
+    assert shown(workflow__startswith="sch-") == [("sch-a", "schedule", cron, True, not staff)]
+
+
+def test_a_declared_row_that_no_code_declares_any_more_can_be_deleted() -> None:
+    """Design 9: of a workflow that was taken out of the code nobody's look deletes it."""
+    with registry.isolated():
+        _, row = declared(NIGHT, MINUTELY, name="sch-gone")
+        with pytest.raises(InvalidTransition, match="is declared in code"):
+            row.delete()
+    row.delete()
+    WorkflowSchedule.objects.filter(workflow="sch-gone").delete()
+    assert shown(workflow="sch-gone") == []
+
+
 def test_a_name_that_staff_have_taken(caplog: pytest.LogCaptureFixture) -> None:
     """Design 9: their row stands, and the log says that the declaration does not."""
     define()
