@@ -187,16 +187,17 @@ def _row(lease: Lease, run_number: int) -> WorkflowInstance:
 
 @patient
 @frees_slot
-def block(lease: Lease, reason: str, astray: Sequence[int] = ()) -> None:
+def block(lease: Lease, reason: str, astray: Sequence[int] = (), *, lost: int | None = None) -> None:
     """Pause the instance for a person: nothing is ended, nothing is lost (design 6, "Engine failures").
 
-    ``astray``: records, by their ``seq``, that need not be met any more.
+    ``astray``: records, by their ``seq``, that need not be met any more. ``lost``: see ``Claim.lost_mark``.
     """
     with fenced(lease):
         row = WorkflowInstance.objects.using(lease.using).light().get(pk=lease.pk)
         row.status, row.blocked = Status.PAUSED, failures.clean(reason)
         row.paused_at = clock.expression("postgresql" if is_postgres(lease.using) else "sqlite")
-        row.wake_at = row.lease_token = row.owner = None
+        row.wake_at = row.lease_token = None
+        row.owner = lost
         row.woken = row.suspect = row.holds_slot = False
         row.hold = ""
         row.save(update_fields=["status", "blocked", "paused_at", "wake_at", *LET_GO_FIELDS])

@@ -130,10 +130,10 @@ def _block_after_failure(claim: Claim, error: Exception) -> None:
     reason = f"The engine failed: {type(error).__name__}: {error}"
     try:
         try:
-            endings.block(claim.lease, reason)
+            endings.block(claim.lease, reason, lost=claim.lost_mark)
         except WriteFailed:  # the body may have left its session in a state in which nothing can be written
             fresh(claim.lease.using)
-            endings.block(claim.lease, reason)
+            endings.block(claim.lease, reason, lost=claim.lost_mark)
     except (Exception, LeaseLost, WriteFailed):
         logger.exception("%s could not be blocked; its lease will expire", claim.label)
 
@@ -145,7 +145,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
     cls = registry.find(claim.workflow)
     reason = _refusal(claim, cls)
     if reason or cls is None:
-        endings.block(claim.lease, reason)
+        endings.block(claim.lease, reason, lost=claim.lost_mark)
         return
     if claim.rolling_back:
         _roll_back(claim, interceptor)
@@ -161,7 +161,7 @@ def _execute(claim: Claim, interceptor: Interceptor) -> None:
     try:
         params = _params(claim)
     except CodecError as unreadable:
-        endings.block(claim.lease, f"The params cannot be read: {unreadable}")
+        endings.block(claim.lease, f"The params cannot be read: {unreadable}", lost=claim.lost_mark)
         return
     execution = Execution(claim, cls, records, interceptor)
     try:
@@ -187,7 +187,7 @@ def _roll_back(claim: Claim, interceptor: Interceptor) -> None:
     try:
         params = _params(claim)
     except CodecError as unreadable:
-        endings.block(claim.lease, f"The params cannot be read: {unreadable}")
+        endings.block(claim.lease, f"The params cannot be read: {unreadable}", lost=claim.lost_mark)
         return
     session = Session(claim, cls, [])
     claim.uncharged = False  # a lost attempt of a handler is known by its start mark

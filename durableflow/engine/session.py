@@ -233,7 +233,8 @@ class Session:
 
     def block(self, error: BaseException, astray: Sequence[int] = ()) -> None:
         """Leave the instance to a person."""
-        endings.block(self.lease, self.secrets.mask(f"{type(error).__name__}: {error}"), astray)
+        reason = self.secrets.mask(f"{type(error).__name__}: {error}")
+        endings.block(self.lease, reason, astray, lost=self.claim.lost_mark)
 
     def take_charge(self, record: Record) -> bool:
         """Whether a takeover is charged to this record: once, and not if the dead worker had recorded its attempt

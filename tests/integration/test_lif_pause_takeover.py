@@ -58,6 +58,13 @@ class Dies(Interceptor):
         raise ProcessDied
 
 
+class Deadly(Interceptor):
+    """The process dies in the body."""
+
+    def before_checkpoint(self, _workflow: str, identity: Any, _attempt: int) -> None:
+        raise ProcessDied
+
+
 def lost(params: str) -> WorkflowInstance:
     """An instance whose worker has died in its step, while it was to be paused."""
     row = PauseLost.create(params)
@@ -99,6 +106,24 @@ def test_it_is_charged_once_however_often_it_is_paused() -> None:
     for _ in range(3):
         row.resume()
         row.pause()
+    row.resume()
+    assert drained(row).output == 2
+    assert history_of(row, "attempt_lost") == [{"attempt": 1}]
+
+
+def test_a_lost_attempt_is_owed_by_one_that_is_blocked_before_it_could_be_charged() -> None:
+    """A deploy had no code for it, or it was given back too often: the resume does not give it an attempt more."""
+    row = PauseLost.create("")
+    [taken] = claim("default")
+    with pytest.raises(ProcessDied):
+        execute(taken, interceptor=Deadly(), renew=False)
+    expire_leases()
+    WorkflowInstance.objects.update(give_backs=executor.MAX_GIVE_BACKS)
+    assert drained(row).blocked
+    for _ in range(2):
+        row.resume()
+        WorkflowInstance.objects.update(give_backs=executor.MAX_GIVE_BACKS)
+        assert drained(row).blocked
     row.resume()
     assert drained(row).output == 2
     assert history_of(row, "attempt_lost") == [{"attempt": 1}]
