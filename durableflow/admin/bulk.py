@@ -170,7 +170,12 @@ class BulkMixin(StepVerbsMixin):
     def bulk_view(self, request: HttpRequest) -> HttpResponse:
         """Do the next slice; POST only. 403: no right; 400: the form is too old or was changed, or its reason is too long."""
         if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+            # Who had to log in again comes here by a link: browsers show a page of their own where there is none.
+            problem = _(
+                "This page does something only with the form that leads to it. Select the instances in the list."
+            )
+            page = self._problem_page(request, problem, 405).render()
+            return HttpResponseNotAllowed(["POST"], content=page.content)
         try:
             job = Job.read(request.POST.get("job", ""), str(request.user.pk))
         except StaleJob:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST_NAMED: Final = 10
 WAITS: Final = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
+CALLING: Final = (StepKind.DO, StepKind.NOTIFY, StepKind.CHILD)
+"""Steps that do something outside of their instance."""
 Url = Callable[..., str]
 
 
@@ -121,9 +123,17 @@ def _restart(instance: WorkflowInstance, user: Any, url: Url) -> Plan:
             number,
         )
         plan.changed.append(text % {"n": number, "steps": first})
+    if number or _may_have_called(instance):
         plan.warnings.append(AGAIN)
     _drop(plan, instance, _steps(instance), user, url)
     return plan
+
+
+def _may_have_called(instance: WorkflowInstance) -> bool:
+    """Whether a body that has not finished may have called outside systems: one that runs, which often has no record yet, or one
+    that was tried."""
+    at_work = instance.status in (Status.RUNNING, Status.WAITING_FOR_PAUSE)
+    return at_work or bool(_steps(instance).filter(kind__in=CALLING).exists())
 
 
 def plan_from_step(instance: WorkflowInstance, step: StepRecord, user: Any, url: Url) -> Plan:

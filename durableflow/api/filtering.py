@@ -25,7 +25,7 @@ class QueryFilter(DjangoFilterBackend):  # type: ignore[misc]
 class _TrueOrFalse(forms.NullBooleanField):
     widget = forms.TextInput
 
-    def to_python(self, value: Any) -> bool | None:
+    def to_python(self, value: Any) -> bool | None:  # type: ignore[override]
         """The boolean, None where nothing is said. Django's own takes what it does not know for nothing."""
         try:
             return BOOLEANS["" if value is None else str(value).lower()]

@@ -158,6 +158,24 @@ def test_restart_says_what_is_dropped_and_that_it_may_charge_again(login, operat
     assert "No step has started in this run." in text_of(response)
 
 
+@pytest.mark.parametrize(
+    ("status", "kind", "warned"),
+    [
+        (S.RUNNING, None, True),
+        (S.WAITING, StepKind.DO, True),
+        (S.WAITING, StepKind.SLEEP, False),
+        (S.WAITING, None, False),
+    ],
+)
+def test_what_runs_or_was_tried_may_charge_again_too(login, operator, status, kind, warned) -> None:
+    """LIF-08: a body that runs, or waits for its next try, has no result yet and may have had its effect."""
+    instance = make_instance(status=status)
+    if kind:
+        make_step(instance, kind=kind, status=StepStatus.PENDING, finished=None)
+    page = text_of(login(operator).get(verb_url("restart", instance)))
+    assert ("may charge, book or send again" in page) is warned
+
+
 def test_restart_twice_by_a_double_click(login, operator) -> None:
     """The second is refused while the new run is queued, and also when a worker has taken it up already."""
     instance, client = make_failed(), login(operator)
