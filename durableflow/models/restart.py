@@ -10,6 +10,7 @@ from django.db import connections
 
 from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
+from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.statuses import Hold, SentKind, Status, StepKind, Via
 from durableflow.models import family
 from durableflow.models.audit import record, verb
@@ -33,6 +34,7 @@ class RestartVerbs(InstanceFields):
         self,
         *,
         from_step: StepRecord | str | None = None,
+        expected_run: int | None = None,
         by: Who = None,
         reason: str = "",
         via: str = Via.CODE,
@@ -52,10 +54,18 @@ class RestartVerbs(InstanceFields):
         keys, and goes on where it had not finished. The step and all that was started after it run again, with new keys, and so
         does every step whose rollback handler has started (design 7). What they have read stays read.
 
+        ``expected_run``: the run that the caller means, as its ``run_number`` was when the caller looked. Where another has begun
+        since, nothing is done: a worker may have taken the next run by the time a second click arrives.
+
         Raises PermissionDenied, InvalidTransition (also for the second of two clicks), ValueError for a step that is not known,
         not of the present run or not the only one of its name, and for a bad reason.
         """
         with verb(self, "restart", by) as row:
+            if expected_run is not None and row.run_number != expected_run:
+                raise InvalidTransition(
+                    f"restart is not possible: {row.label} is in run {row.run_number} by now, and run {expected_run} was meant.",
+                    status=Status(row.status).value,
+                )
             data: dict[str, Any] = {"verb": "restart", "from_step": None}
             if from_step is None:
                 _again(row)

@@ -298,3 +298,19 @@ def test_a_child_that_is_restarted_tells_its_parent_in_the_end() -> None:
     child.restart()  # before anybody has told the parent
     drained(row)
     assert (row.status, row.output) == (Status.COMPLETE, ["c", 2])
+
+
+@pytest.mark.parametrize("from_step", [None, "a"])
+def test_a_second_click_that_comes_when_the_next_run_is_under_way(from_step: str | None) -> None:
+    """LIF-08: who says which run is meant restarts nothing else; the status alone would let it through."""
+    row = drained(Phases.create("event"))
+    row.restart(from_step=from_step, expected_run=1)
+    assert drained(row).status == Status.WAITING
+    entries = row.history.count()
+    with pytest.raises(InvalidTransition, match="is in run 2 by now, and run 1 was meant") as refused:
+        row.restart(from_step=from_step, expected_run=1)
+    row.refresh_from_db()
+    assert (row.run_number, row.status, refused.value.status) == (2, "waiting", "waiting")
+    assert row.history.count() == entries
+    row.restart(from_step=from_step, expected_run=2)
+    assert row.run_number == 3
