@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from typing import Any, Final
-from zoneinfo import available_timezones
 
 from django import forms
 from django.core.exceptions import NON_FIELD_ERRORS
@@ -12,6 +11,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durableflow.admin.values import ValueField
 from durableflow.core import codec, registry
+from durableflow.core.cron import known_zones
 from durableflow.core.fields import Unreadable
 from durableflow.core.plain import to_plain
 from durableflow.core.redact import redact
@@ -63,7 +63,7 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         self._hidden = False
         if "workflow" in self.fields:
             self._choose("workflow", registry.names())
-            self._choose("timezone", sorted({"UTC", *available_timezones()}))
+            self._choose("timezone", known_zones())
             self._fill_params()
 
     def _choose(self, name: str, known: list[str]) -> None:

@@ -205,9 +205,18 @@ def _read(text: str) -> CronSim:
         raise ValueError(f"The cron line {text!r} never matches: no month that it names has such a day.") from error
 
 
+NO_PLACES: Final = frozenset({"localtime", "Factory", "posixrules"})
+"""Names of the system's files that are no zones: what is local differs from machine to machine."""
+
+
 @lru_cache(maxsize=1)
 def _zones() -> frozenset[str]:
-    return frozenset(available_timezones())
+    return frozenset(available_timezones()) - NO_PLACES
+
+
+def known_zones() -> list[str]:
+    """The names that a schedule may have as its zone, in order."""
+    return sorted({"UTC", *_zones()})
 
 
 def _zone(name: str) -> tzinfo:
