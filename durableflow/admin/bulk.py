@@ -171,16 +171,14 @@ class BulkMixin(StepVerbsMixin):
         """Do the next slice; POST only. 403: no right; 400: the form is too old or was changed, or its reason is too long."""
         if request.method != "POST":
             # Who had to log in again comes here by a link: browsers show a page of their own where there is none.
-            problem = _(
-                "This page does something only with the form that leads to it. Select the instances in the list."
-            )
-            page = self._problem_page(request, problem, 405).render()
+            problem = _("The form did not come along. What was done stays done; select the rest in the list once more.")
+            page = self._problem_page(request, problem, 405, _("Out of date")).render()
             return HttpResponseNotAllowed(["POST"], content=page.content)
         try:
             job = Job.read(request.POST.get("job", ""), str(request.user.pk))
         except StaleJob:
             problem = _("This form is out of date. What was done stays done; select the rest in the list once more.")
-            return self._problem_page(request, problem, 400)
+            return self._problem_page(request, problem, 400, _("Out of date"))
         verb = VERBS[job.verb]
         self._require(request, verb)
         if job.options is None:
@@ -260,8 +258,8 @@ class BulkMixin(StepVerbsMixin):
         )
         return TemplateResponse(request, self.bulk_template, context)
 
-    def _problem_page(self, request: HttpRequest, problem: str, status: int) -> TemplateResponse:
-        context = self.page_context(request, _("Nothing was done"), problem=problem)
+    def _problem_page(self, request: HttpRequest, problem: str, status: int, title: str = "") -> TemplateResponse:
+        context = self.page_context(request, title or _("Nothing was done"), problem=problem)
         return TemplateResponse(request, self.bulk_template, context, status=status)
 
 
