@@ -106,7 +106,7 @@ class _Look:
         row = self.row
         found = plan(row.cron, row.timezone, row.catch_up, row.next_slot, self.now)
         waits: datetime | None = row.buffered_slot
-        if waits is not None and not self._running():
+        if waits is not None and (row.overlap == WorkflowSchedule.Overlap.ALLOW or not self._running()):
             self._start(waits)
             waits = None
         if found.left is not None:

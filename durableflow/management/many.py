@@ -48,9 +48,9 @@ class Many:
         rows = rows_of(options["workflow"], user)
         if options["ids_from"] is not None:
             ids = ids_from(options["ids_from"])
-            rows = rows.filter(instance_id__in=ids)
-            there = set(rows.values_list("instance_id", flat=True))
+            there = _meant(rows.filter(instance_id__in=ids), options["workflow"])
             self.missing = [each for each in ids if each not in there]
+            rows = rows.filter(pk__in=list(there.values()))
         else:
             rows = narrowed(rows, options)
             if not options["status"] and verb in TRANSITIONS:
@@ -61,6 +61,15 @@ class Many:
     def count(self) -> int:
         """How many there are."""
         return int(self.rows.count())
+
+
+def _meant(rows: Any, workflow: str) -> dict[str, int]:
+    """Ids with the primary keys that they mean. Where two have one id, under two names of the workflow, as ``with_id`` says: the
+    one under the name that was given, else the newer one."""
+    found: dict[str, tuple[bool, int]] = {}
+    for instance_id, name, pk in rows.values_list("instance_id", "workflow", "pk"):
+        found[instance_id] = max((name == workflow, pk), found.get(instance_id, (False, 0)))
+    return {instance_id: pk for instance_id, (_, pk) in found.items()}
 
 
 def is_many(options: dict[str, Any]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
-from django.db import IntegrityError, OperationalError, models
+from django.db import Error, IntegrityError, OperationalError, models
 
 from durableflow.models import WorkflowInstance
 from durableflow.models.instance_fields import Who
@@ -47,17 +47,19 @@ class Deletion:
         """One transaction; where a row is protected, one for each row."""
         try:
             removed = self._remove(rows)
-        except IntegrityError as error:
+        except OperationalError as error:
+            if not held(error):
+                raise
+            report.skipped += [(row, Reason.held(row, error)) for row in rows]
+            return
+        except Exception as error:
+            if not of_the_rows(error):
+                raise
             if len(rows) == 1:
                 report.skipped.append((rows[0], Reason.of(error, "protected", text=protection(rows[0], error))))
                 return
             for row in rows:
                 self._some([row], report)
-            return
-        except OperationalError as error:
-            if not held(error):
-                raise
-            report.skipped += [(row, Reason.held(row, error)) for row in rows]
             return
         for row in rows:
             if row.pk in removed:
@@ -85,14 +87,24 @@ def plain_rows(using: str, pks: Sequence[int]) -> models.QuerySet[Any]:
 
 def protection(row: WorkflowInstance, error: Exception) -> str:
     """Why a row of the project keeps this one, for people."""
+    if not isinstance(error, IntegrityError):
+        return f"{row.label} is kept, because its deletion has raised {type(error).__name__}: {error}"
     models_of = ", ".join(protectors(error))
     return f"{row.label} is kept, because it is protected by {models_of}. Delete or change what refers to it first."
 
 
+def of_the_rows(error: Exception) -> bool:
+    """Whether the rows are why they cannot be deleted: something protects them, or code of the project that hears of deletions
+    (a signal) refuses. It is not where the database is away, or its tables are not as they should be."""
+    return isinstance(error, IntegrityError) or not isinstance(error, Error)
+
+
 def protectors(error: Exception) -> list[str]:
-    """The models whose rows have protected something, by their labels. ProtectedError and RestrictedError know them."""
+    """What has protected something: the labels of models, which ProtectedError and RestrictedError know."""
+    if not isinstance(error, IntegrityError):
+        return [f"code of the project ({type(error).__name__})"]
     rows = getattr(error, "protected_objects", None) or getattr(error, "restricted_objects", None)
     return sorted({row._meta.label for row in rows or ()}) or ["a constraint of the database"]
 
 
-__all__ = ["Deletion", "plain_rows", "protection", "protectors"]
+__all__ = ["Deletion", "of_the_rows", "plain_rows", "protection", "protectors"]

@@ -15,7 +15,7 @@ from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
 from durableflow.operations.chosen import RECORDS_AT_ONCE, weighed
-from durableflow.operations.deletion import plain_rows, protectors
+from durableflow.operations.deletion import of_the_rows, plain_rows, protectors
 from durableflow.operations.held import held
 from durableflow.operations.leftovers import leftovers
 from durableflow.operations.report import Progress, PurgeReport
@@ -36,8 +36,8 @@ def purge(*, dry_run: bool = False, progress: Progress | None = None) -> PurgeRe
     The cluster does it by itself, a small batch at a time, at least once an hour. In batches of 500, each a transaction of its own: what a
     killed purge has not done the next one does. It takes a row only if nobody else has it, looks at its conditions again then (a
     ``retry()`` or ``restart()`` in between wins), and goes through Django's collector. Rows that a row of the project protects
-    (``on_delete=PROTECT`` or ``RESTRICT``) stay and are reported. Never deleted: what has not ended, and a child whose end its
-    parent has not taken in.
+    (``on_delete=PROTECT`` or ``RESTRICT``), and those whose deletion a signal refuses, stay and are reported. Never deleted: what
+    has not ended, and a child whose end its parent has not taken in.
 
     ``dry_run``: delete nothing; the report says what would have been. ``progress(deleted, due)`` is called after each batch, with
     the number that was due at the beginning. Who may purge is the caller's business: it is no verb of an instance.
@@ -100,29 +100,36 @@ class Purge:
 
     def _delete(self, pks: Sequence[int]) -> None:
         """One transaction; where something forbids it, two of half as many rows, down to the one."""
-        own = not connections[
-            self._using
-        ].in_atomic_block  # in a transaction of the caller's it would outlast the purge
+        refusal = self._deleted(pks)
+        if refusal is None:
+            return
+        if len(pks) == 1:
+            self._refused(pks[0], refusal)
+            return
+        middle = len(pks) // 2
+        self._delete(pks[:middle])
+        self._delete(pks[middle:])
+
+    def _deleted(self, pks: Sequence[int]) -> Exception | None:
+        """One transaction; why it was not possible, if these rows are the reason."""
+        # In a transaction of the caller's it would outlast the purge.
+        own = not connections[self._using].in_atomic_block
         try:
             with write_transaction(self._using):
                 if own:
                     self._impatient()
                 rows, kept = self._due(pks)
                 self._collect([row.pk for row in rows])
-        except (IntegrityError, OperationalError) as error:
-            if isinstance(error, OperationalError) and not self._somebodys(error):
+        except Exception as error:
+            about_rows = self._somebodys(error) if isinstance(error, OperationalError) else of_the_rows(error)
+            if not about_rows:
                 raise
-            if len(pks) > 1:
-                middle = len(pks) // 2
-                self._delete(pks[:middle])
-                self._delete(pks[middle:])
-                return
-            self._refused(pks[0], error)
-            return
+            return error
         for row in rows:
             self.report.count(row.workflow, failed=row.status == Status.ERRORED)
         for label, by in kept:
             self.report.protect(label, by)
+        return None
 
     def _somebodys(self, error: OperationalError) -> bool:
         """Whether somebody holds one of the rows; on SQLite he holds all of them, for the next half as well."""
@@ -163,6 +170,8 @@ class Purge:
         if isinstance(error, OperationalError):
             self.report.locked += 1
         else:
+            if not isinstance(error, IntegrityError):
+                logger.warning("The purge keeps %s: code of the project refuses.", row.label, exc_info=error)
             self.report.protect(row.label, ", ".join(protectors(error)))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from durableflow import Step, Workflow, WorkflowEvent
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
 from tests.conftest import UserFactory
@@ -181,3 +182,24 @@ def test_many_are_not_listed_one_by_one(workflows: Harness) -> None:
     done = called("pause", "cmd-wait", "--ids-from", "-", "--yes", stdin=ids)
     assert "and 10 more; --json lists them all" in done.out and "no-50" not in done.out
     assert len(called("pause", "cmd-wait", "--ids-from", "-", "--yes", "--json", stdin=ids).document["skipped"]) == 60
+
+
+def test_an_id_that_two_names_of_a_workflow_have(workflows: Harness, tmp_path: Path) -> None:
+    """Creators before and after a renaming have met: a file means what an id on the command line means, one of them."""
+
+    class Renamed(Workflow[Any, Any]):
+        class Meta:
+            name = "cmd-renamed"
+            previous_names = ["cmd-renamed-from"]
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
+            """Nothing."""
+
+    for name in ("cmd-renamed", "cmd-renamed-from"):
+        row = Renamed.create(instance_id="a")
+        WorkflowInstance.objects.filter(pk=row.pk).update(workflow=name, instance_id="twice")
+    ids = tmp_path / "ids"
+    ids.write_text("twice\n")
+    for name in ("cmd-renamed", "cmd-renamed-from"):
+        done = called("delete", name, "--ids-from", str(ids), "--yes", "--json")
+        assert (done.status, [row["workflow"] for row in done.document["done"]]) == (0, [name])

@@ -56,7 +56,7 @@ def test_what_had_to_stay_is_told(workflows: Harness, monkeypatch: pytest.Monkey
     monkeypatch.setattr("durableflow.management.verbs.purge.purge", lambda **_options: report)
     done = called("purge")
     assert done.status == 0
-    assert "Kept 2, because rows of shop.Order protect them:\n  shop/order-0\n  shop/order-1\n" in done.out
+    assert "Kept 2, protected by shop.Order:\n  shop/order-0\n  shop/order-1\n" in done.out
     assert "Kept 2 with which somebody works just now" in done.out
     assert "Deleted 3 rows of durableflow.Heartbeat." in done.out
     assert called("purge", "--json").document["protected_instances"][1] == {

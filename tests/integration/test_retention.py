@@ -224,9 +224,10 @@ def test_a_projects_own_test_of_its_retention() -> None:
     with transaction.atomic(), harness() as workflows:
         workflows.run(Kept, 1, instance_id="x")
         workflows.advance("9 days")
-        assert purge().total == 0
+        # The example's own schedule fires too, and what it starts is kept for a shorter time.
+        assert "ret-kept" not in purge().workflows
         workflows.advance("1 day")
-        assert purge().total == 1
+        assert purge().workflows["ret-kept"] == Purged(success=1)
         assert not Kept.instances().exists()
         if connection.vendor == "postgresql":
             with connection.cursor() as cursor:

@@ -98,6 +98,28 @@ def test_a_constraint_of_the_database_alone_protects_too() -> None:
             cursor.execute("DROP TABLE outside")
 
 
+def test_a_signal_of_the_project_that_refuses_stops_nobody() -> None:
+    """Else the oldest row would end each purge before it has deleted anything."""
+    rows = old(12)
+
+    def refuse(instance: Any, **_: Any) -> None:
+        if instance.instance_id in ("o-00000", "o-00007"):
+            raise RuntimeError(f"the books of {instance.instance_id} are open")
+
+    models.signals.pre_delete.connect(refuse, sender=WorkflowInstance)
+    try:
+        report = purge()
+        assert (report.total, report.protected) == (10, {"code of the project (RuntimeError)": 2})
+        assert left() == ["o-00000", "o-00007"]
+        again = [Plain.create(instance_id=f"n-{n}") for n in range(3)]
+        deleted = bulk_delete(WorkflowInstance.objects.all(), by=None)
+    finally:
+        models.signals.pre_delete.disconnect(refuse, sender=WorkflowInstance)
+    assert len(rows) == 12 and [row.pk for row in deleted.done] == [row.pk for row in again]
+    assert deleted.reasons() == {"protected": 2}
+    assert "has raised RuntimeError: the books of o-00000 are open" in deleted.skipped[0][1]
+
+
 def test_two_purges_at_once_share_the_work() -> None:
     """Each row once, no deadlock, no error."""
     steps(old(60))

@@ -11,6 +11,7 @@ from django.db import connection, transaction
 
 from durableflow import Schedule, Workflow
 from durableflow.core import registry
+from durableflow.engine.declaring import declare
 from durableflow.engine.firing import slot_id
 from durableflow.models import HistoryEntry, SkippedSlots, WorkflowInstance, WorkflowSchedule
 from durableflow.testing import Harness
@@ -234,6 +235,20 @@ def test_buffer_one(stopped_clock: Any, by_hand: bool) -> None:
     assert row.buffered_slot is None
     assert slots(row) == [*first, f"{waits:%-d %H:%M}"]
     assert row.look_at == row.next_slot
+
+
+def test_a_slot_that_waits_when_the_overlap_is_allowed(stopped_clock: Any) -> None:
+    """SCH-07: nothing is left to wait for."""
+    flow, row = declared(Schedule(MINUTELY, overlap="buffer_one"))
+    flow.create()
+    minutes(stopped_clock, 1)
+    assert slots(row) == []
+    define(Schedule(MINUTELY, overlap="allow"))
+    declare("default")
+    stopped_clock.advance("1 second")
+    fire()
+    row.refresh_from_db()
+    assert (slots(row), row.buffered_slot, row.look_at) == (["1 12:01"], None, at("1 12:02"))
 
 
 def test_others_do_not_count(stopped_clock: Any) -> None:

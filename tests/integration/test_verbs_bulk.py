@@ -142,6 +142,22 @@ def test_progress_and_rows_that_go_meanwhile() -> None:
     assert len(deleted.done) == 248 and deleted.reasons() == {"not_found": 1}
 
 
+def test_a_row_that_goes_between_its_read_and_its_verb(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SEC-13: the hundred rows of a chunk are read at once."""
+    rows = errored(3)
+    retry = WorkflowInstance.retry
+
+    def first_deletes_second(row: WorkflowInstance, **said: Any) -> None:
+        if row.pk == rows[0].pk:
+            WorkflowInstance.objects.filter(pk=rows[1].pk).delete()
+        retry(row, **said)
+
+    monkeypatch.setattr(WorkflowInstance, "retry", first_deletes_second)
+    report = operations.bulk_retry(every(), by=None)
+    assert [row.pk for row in report.done] == [rows[0].pk, rows[2].pk]
+    assert [(row.pk, why.code) for row, why in report.skipped] == [(rows[1].pk, "not_found")]
+
+
 def gone_too(looked: int, row: WorkflowInstance) -> None:
     if looked == 100:
         WorkflowInstance.objects.filter(pk=row.pk).delete()

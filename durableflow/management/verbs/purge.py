@@ -83,7 +83,7 @@ def _report(printer: Printer, report: PurgeReport) -> None:
         if number:
             printer.line(f"{said} {number:,} rows of {model}.")
     for models, number in sorted(report.protected.items()):
-        printer.line(printer.style.WARNING(f"Kept {number:,}, because rows of {printable(models)} protect them:"))
+        printer.line(printer.style.WARNING(f"Kept {number:,}, protected by {printable(models)}:"))
         for label, by in report.protected_instances:
             if by == models:
                 printer.line(f"  {label}")
