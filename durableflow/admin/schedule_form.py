@@ -73,6 +73,8 @@ class ScheduleForm(forms.ModelForm):  # type: ignore[type-arg]
         field.choices = [(one, one) for one in ([] if present in ("", *known) else [present]) + known]
         if name == "workflow" and not self.instance.pk:
             field.choices = [("", "---------"), *field.choices]
+        elif not self.instance.pk:
+            field.initial = getattr(self.instance, name)  # browsers would send the first of all zones
 
     def _fill_params(self) -> None:
         value = self.instance.params
