@@ -193,9 +193,9 @@ class Group:
 
     def _look_for_news(self) -> None:
         """What has arrived may be for any that waits, here or in a group around this one. Nobody leaves the group while
-        somebody looks: the instance would be let go without what that takes."""
+        somebody looks, and nobody looks any more when it has been left: the instance would be let go without what that takes."""
         with self._state:
-            if not self._parked:
+            if not self._parked or self._over:
                 return
             self._looking += 1
         try:
