@@ -237,6 +237,22 @@ def test_buffer_one(stopped_clock: Any, by_hand: bool) -> None:
     assert row.look_at == row.next_slot
 
 
+def test_a_slot_that_is_skipped_again(stopped_clock: Any) -> None:
+    """SCH-07, SCH-09: the clock is set back and the schedule edited, so that its next slot is one that was skipped before."""
+    flow = define()
+    row = added(cron=MINUTELY, overlap="skip")
+    flow.create()
+    minutes(stopped_clock, 2)
+    stopped_clock.go_back("2 minutes")
+    row.cron = "0-59 * * * *"
+    row.save()
+    minutes(stopped_clock, 4)
+    row.refresh_from_db()
+    assert (row.problem, row.next_slot, slots(row)) == ("", at("1 12:05"), [])
+    assert skips(row)[0] == ("overlap", "1 12:01", "1 12:02", 2)
+    assert skips(row)[-1][2] == "1 12:04"
+
+
 def test_a_slot_that_waits_when_the_overlap_is_allowed(stopped_clock: Any) -> None:
     """SCH-07: nothing is left to wait for."""
     flow, row = declared(Schedule(MINUTELY, overlap="buffer_one"))

@@ -11,9 +11,10 @@ from django.db import connection, models, transaction
 from django.test.utils import CaptureQueriesContext
 
 from durableflow import Step, Workflow, WorkflowEvent, drain, operations
-from durableflow.models import HistoryEntry, StepRecord, WorkflowInstance
+from durableflow.models import ConcurrencyLimit, HistoryEntry, StepRecord, WorkflowInstance
 from shop.models import Order
 from tests.conftest import UserFactory
+from tests.integration.limit_flows import Limited
 from tests.support.concurrency import together
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -237,6 +238,16 @@ def test_inside_a_transaction_all_or_nothing_is_the_callers() -> None:
     with transaction.atomic():
         operations.bulk_retry(every(), by=None)
     assert drain() == 2
+
+
+def test_inside_a_transaction_all_limits_are_locked_first() -> None:
+    """Design 4, "Lock order": else two of them could wait for each other, one at a limit and one at an instance."""
+    rows = [Limited.create({"key": key}) for key in ("one", "two")]
+    ConcurrencyLimit.objects.bulk_create(ConcurrencyLimit(key=row.concurrency_key, maximum=1) for row in rows)
+    with transaction.atomic(), CaptureQueriesContext(connection) as queries:
+        assert len(operations.bulk_terminate(every(), by=None).done) == 2
+    limits = [query["sql"] for query in queries if "durableflow_concurrencylimit" in query["sql"]]
+    assert "limit-flow:one" in limits[0] and "limit-flow:two" in limits[0]
 
 
 @pytest.mark.parametrize("how", [models.PROTECT, models.RESTRICT])
