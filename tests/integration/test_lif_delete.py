@@ -18,6 +18,7 @@ from durableflow.models import ConcurrencyLimit, HistoryEntry, PendingEvent, Sen
 from durableflow.models.removal import delete_instance
 from tests.conftest import UserFactory
 from tests.integration.chd_flows import Child, children_of
+from tests.integration.fence_flows import blocked
 from tests.support.concurrency import Gate, Task, eventually, together
 from tests.support.engine import drained
 
@@ -191,5 +192,27 @@ def test_two_clicks_and_other_verbs_at_once(_round: int) -> None:
     assert any(isinstance(error, WorkflowInstance.DoesNotExist) for error in deleted)
     for task in tasks[2:]:
         assert task.error is None or isinstance(task.error, WorkflowInstance.DoesNotExist), task.error
+    drain(5)
+    assert not WorkflowInstance.objects.exists() and orphans() == {}
+
+
+@pytest.mark.postgresql_only
+def test_with_a_decision_that_is_being_stored() -> None:
+    """LIF-13: the deletion waits for it, and takes it along; the answer refers to a wait that is gone."""
+    row = drained(Deleted.create("new"))
+    pending, gate = row.pending_events.get(), Gate()
+
+    def decide() -> None:
+        with transaction.atomic():
+            pending.decide(True, by=None)
+            gate.stop_here()
+
+    deciding = Task(decide)
+    gate.wait_until_reached()
+    deleting = Task(lambda: delete_instance(row))
+    eventually(blocked, "the deletion waits")
+    gate.open()
+    deciding.result()
+    deleting.result()
     drain(5)
     assert not WorkflowInstance.objects.exists() and orphans() == {}
