@@ -207,7 +207,8 @@ def test_its_slot_is_given_back() -> None:
     assert (drained(one).output, drained(other).output) == (2, 1)
 
 
-def test_what_was_sent() -> None:
+@pytest.mark.parametrize("key", ["", "b"])
+def test_what_was_sent(key: str) -> None:
     """Design 2: restart closes the unread events that it sees; what was accepted for the old run and commits later moves to the new
     one. A dedupe key is free again, and the history of each run shows what came in it."""
     row = Phases.create("event")
@@ -216,7 +217,7 @@ def test_what_was_sent() -> None:
     stale = WorkflowInstance.objects.get(pk=row.pk)
     row.restart()
     late = SentEvent.objects.create(
-        instance=stale, run_number=1, kind="event", type="go", payload="late", sent_at=row.created, dedupe_key="b"
+        instance=stale, run_number=1, kind="event", type="go", payload="late", sent_at=row.created, dedupe_key=key
     )
     SentEvent.objects.filter(pk=late.pk).update(sent_at=row.wake_at)
     drained(row)
