@@ -106,13 +106,17 @@ class VerbsMixin(ReadOnlyAdminMixin):
         self, request: HttpRequest, instance: WorkflowInstance, verb: Verb, said: dict[str, Any]
     ) -> HttpResponse:
         """Do it, and lead back to the instance; a page with 409 where it has changed since the form was shown."""
-        if verb.once and request.POST.get(RUN, str(instance.run_number)) != str(instance.run_number):
-            return self.refused_page(request, instance, verb, _("It was restarted since this page was shown."))
+        restarted, run = _("It was restarted since this page was shown."), instance.run_number
+        if verb.once and request.POST.get(RUN, str(run)) != str(run):
+            return self.refused_page(request, instance, verb, restarted)
+        if verb.name == "restart":
+            said = {**said, "expected_run": run}
         try:
             self.apply_verb(request, instance, verb, said)
         except InvalidTransition:  # it changed since the page was shown
             instance = self.visible(request, str(instance.pk))
-            return self.refused_page(request, instance, verb, verb.fits)
+            another = verb.once and instance.run_number != run
+            return self.refused_page(request, instance, verb, restarted if another else verb.fits)
         except WorkflowInstance.DoesNotExist as error:
             raise Http404(_("The instance was deleted meanwhile.")) from error
         except (ProtectedError, RestrictedError) as error:

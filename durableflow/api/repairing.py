@@ -17,10 +17,8 @@ from durableflow.api.docs import documented, responses
 from durableflow.api.verbs import VerbView
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.statuses import Via
-from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models import WorkflowInstance
 from durableflow.models.audit import refuse
-from durableflow.models.limits import lock_slots_of
 from durableflow.models.permissions import OPERATE, possible, require
 from durableflow.models.restart import find_step
 
@@ -43,13 +41,17 @@ class RestartView(VerbView):
         body = self.body(RestartBody)
         row = self.instance(workflow, instance_id)
         who: dict[str, Any] = {"by": request.user, "via": Via.API, "reason": body["reason"]}
-        checked(row, "restart", request.user, OPERATE)  # run and step are looked at before the verb asks
-        with at_run(row, body["run_number"]):
-            if (step := body["from_step"]) is None:
-                row.restart(**who)
-            else:
-                with named("from_step"):
-                    row.restart(from_step=find_step(row, step.pop("name"), **step), **who)
+        who["expected_run"] = body["run_number"]
+        step = body["from_step"]
+        if step is None:
+            row.restart(**who)
+        else:
+            checked(row, "restart", request.user, OPERATE)  # run and step are looked at before the verb asks
+            if body["run_number"] not in (None, row.run_number):  # whose steps are others
+                text = f"restart is not possible: {row.label} is in run {row.run_number}, and run {body['run_number']} was meant."
+                raise InvalidTransition(text, status=row.status)
+            with named("from_step"):
+                row.restart(from_step=find_step(row, step.pop("name"), **step), **who)
         return self.applied(row)
 
 
@@ -83,23 +85,6 @@ def checked(row: WorkflowInstance, verb: str, user: Any, permission: str) -> Non
     require(user, permission, row, f"{verb} {row.label}")
     if not possible(verb, row):
         raise refuse(row, verb)
-
-
-@contextmanager
-def at_run(row: WorkflowInstance, number: int | None) -> Iterator[None]:
-    """Keep the row locked inside, so that its run is ``number`` still; None: whatever it is. Raises InvalidTransition."""
-    if number is None:
-        yield
-        return
-    using = alias_of(row)
-    rows = WorkflowInstance.objects.using(using).filter(pk=row.pk)
-    with write_transaction(using):
-        lock_slots_of(rows)  # before the instance (design 4, "Lock order")
-        present = rows.select_for_update(no_key=True).values_list("run_number", "status").first()
-        if present is not None and present[0] != number:
-            text = f"restart is not possible: {row.label} is in run {present[0]}, not in run {number}."
-            raise InvalidTransition(text, status=present[1])
-        yield
 
 
 @contextmanager

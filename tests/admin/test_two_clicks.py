@@ -8,8 +8,9 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
+from durableflow.admin.verbs import Verb
 from durableflow.models import HistoryEntry, WorkflowInstance
-from tests.admin.acting import verb_url
+from tests.admin.acting import text_of, verb_url
 from tests.admin.rows import S, failed_third, make_failed, make_instance
 from tests.admin.test_schedules import make_schedule
 from tests.admin.test_two_deciders import at_once
@@ -77,3 +78,19 @@ def test_a_schedule_runs_once(login, superuser) -> None:
         assert twice(login, superuser, run, {"after": "0"}) == [302, 409]
         assert WorkflowInstance.objects.filter(schedule=row).count() == 1
         assert twice(login, superuser, pause, {}) == [302, 409]
+
+
+def test_a_restart_after_the_last_look(login, superuser, monkeypatch) -> None:
+    """LIF-06: somebody restarts it, and a worker takes it, between the look at the run and the verb's lock."""
+    instance, apply = make_failed(), Verb.apply
+
+    def late(verb, row, **said) -> None:
+        WorkflowInstance.objects.get(pk=row.pk).restart()
+        WorkflowInstance.objects.filter(pk=row.pk).update(status=S.WAITING)
+        apply(verb, row, **said)
+
+    monkeypatch.setattr(Verb, "apply", late)
+    answer = login(superuser).post(verb_url("restart", instance), {"run": "1"})
+    assert answer.status_code == 409 and "restarted since this page was shown" in text_of(answer)
+    instance.refresh_from_db()
+    assert (instance.run_number, instance.status) == (2, S.WAITING)

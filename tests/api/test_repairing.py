@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
 from tests.api import flows
 from tests.api.conftest import ORDERS, snapshot
@@ -102,13 +103,22 @@ def test_what_names_no_step_changes_nothing(from_step, field, tour, client_of) -
     assert snapshot() == before
 
 
-def test_a_restart_that_comes_twice_restarts_once(tour, workflows, client_of) -> None:
+def read_before(view: Any, *args: Any) -> WorkflowInstance:
+    """The instance as it was in its first run."""
+    row = WorkflowInstance.objects.get()
+    row.run_number = 1
+    return row
+
+
+def test_a_restart_that_comes_twice_restarts_once(tour, workflows, client_of, monkeypatch) -> None:
     """LIF-06: a worker may have taken the new run already, which can be restarted again; with its number the run is meant."""
     row = tour()
     client, url = client_of("operator"), f"{TOURS}tour-1/restart/"
     body = {"run_number": 1, "from_step": {"name": "second"}}
     assert client_of("viewer").post(url, {"run_number": 9}).status_code == 403
     assert client.post(url, body).status_code == 200
+    gone = client.post(url, {"run_number": 1, "from_step": {"name": "nap", "kind": "sleep"}})
+    assert gone.status_code == 409, "queued, and of another run"
     workflows.run_due()
     before = snapshot()
     response = client.post(url, body)
@@ -116,7 +126,12 @@ def test_a_restart_that_comes_twice_restarts_once(tour, workflows, client_of) ->
         *(409, "invalid_transition"),
         "waiting",
     )
-    assert "in run 2, not in run 1" in response.json()["detail"] and snapshot() == before
+    assert "run 1 was meant" in response.json()["detail"] and snapshot() == before
+    unknown = client.post(url, {"run_number": 1, "from_step": {"name": "not there"}})
+    assert unknown.status_code == 409, "the steps of another run are not asked for"
+    with monkeypatch.context() as patch:
+        patch.setattr("durableflow.api.base.ApiView.instance", read_before)  # somebody was quicker than the lock
+        assert client.post(url, {"run_number": 1}).status_code == 409
     for wrong in (0, "x", 2**31):
         assert list(client.post(url, {"run_number": wrong}).json()["fields"]) == ["run_number"]
     assert client.post(url, {"run_number": 2}).status_code == 200
