@@ -52,28 +52,42 @@ class Watch:
         self._mark_at = 0.0
         self._unsure = False
         self._poll = FIRST_POLL
+        self._state = threading.Lock()
+        self._closed = False
 
     def arm(self) -> None:
         """From now on a commit is told. Raises what the database raises."""
         self._forget()
         connection = connections[self._using]
         if connection.in_atomic_block or clock.stopped() is not None:
-            self.close()
+            self._leave()
             return
-        if self._member is None:
-            self._hub = hub_of(self._using)
-            if self._hub is not None:
-                self._member = self._hub.join(self._pk, self._poke)
-        if self._hub is not None and connection.vendor == "postgresql":
-            self._mark_when_due(self._hub)
-        elif self._hub is not None:
+        hub = self._joined()
+        if hub is not None and connection.vendor == "postgresql":
+            self._mark_when_due(hub)
+        elif hub is not None:
             self._mark_at = time.monotonic() + MARK_EVERY
 
     def close(self) -> None:
-        """Let go of everything."""
-        if self._member is not None and self._hub is not None:
-            self._hub.leave(self._member)
-        self._hub = self._member = None
+        """Let go of everything, for good."""
+        with self._state:
+            self._closed = True
+        self._leave()
+
+    def _joined(self) -> Hub | None:
+        # Whoever follows in a task may be cancelled, and has closed the watch, while a thread still arms it.
+        with self._state:
+            if self._member is None and not self._closed:
+                self._hub = hub_of(self._using)
+                if self._hub is not None:
+                    self._member = self._hub.join(self._pk, self._poke)
+            return self._hub
+
+    def _leave(self) -> None:
+        with self._state:
+            if self._member is not None and self._hub is not None:
+                self._hub.leave(self._member)
+            self._hub = self._member = None
 
     def _mark_when_due(self, hub: Hub) -> None:
         now, generation = time.monotonic(), hub.generation

@@ -175,11 +175,13 @@ def test_a_lost_worker_costs_an_attempt_and_finished_bodies_stay(stopped_clock: 
 def test_an_interrupted_instance_runs_its_bodies_one_at_a_time_until_one_is_stored(stopped_clock: StoppedClock) -> None:
     at_once: list[int] = []
     working = [0]
+    both: dict[asyncio.AbstractEventLoop, asyncio.Barrier] = {}
 
     async def body(number: int) -> int:
         working[0] += 1
         at_once.append(working[0])
-        await asyncio.sleep(0.05)
+        if number:  # when the first is stored, the two others must run at the same time to get on
+            await asyncio.wait_for(both.setdefault(asyncio.get_running_loop(), asyncio.Barrier(2)).wait(), 30)
         working[0] -= 1
         return number
 

@@ -99,6 +99,17 @@ def test_breaking_off_and_being_cancelled() -> None:
 
 
 @transactional
+def test_a_thread_that_still_arms_the_watch_of_one_who_was_cancelled() -> None:
+    """The watch is closed by the cancelled task; what its thread does after that leaves nothing behind."""
+    hub = hearing.hub_of("default")
+    assert hub is not None
+    watch = watching.ThreadWatch(FollowedOrder.create())
+    watch.close()
+    watch.arm()
+    assert not hub._members
+
+
+@transactional
 def test_not_inside_a_transaction() -> None:
     """Design 12: as ``follow()``."""
     row = FollowedOrder.create()
