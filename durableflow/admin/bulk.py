@@ -209,7 +209,9 @@ class BulkMixin(StepVerbsMixin):
             if key not in met:
                 job.skipped[RUN_AGAIN if runs.get(key, run) != run else "not_found"] += 1
         for _row, why in report.skipped:
-            job.skipped[f"status {why.status}" if why.status else why.code] += 1
+            # Of a restart whose status fits the run did not.
+            again = verb.name == "restart" and why.status and fits(verb, why.status)
+            job.skipped[RUN_AGAIN if again else f"status {why.status}" if why.status else why.code] += 1
         job.done += len(report.done)
         if verb.name == "terminate":
             job.undoing += sum(row.status == Status.ROLLING_BACK for row in report.done)

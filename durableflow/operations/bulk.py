@@ -33,21 +33,21 @@ def bulk_retry(
     ``progress(looked_at, total)`` is called after each hundred. Raises ValueError for a reason that cannot be stored, TypeError for
     a queryset of other rows, and what the database raises when it goes away.
     """
-    return _each(queryset, lambda row: row.retry(by=by, reason=reason, via=via), reason, progress)
+    return _each(queryset, lambda row, _run: row.retry(by=by, reason=reason, via=via), reason, progress)
 
 
 def bulk_pause(
     queryset: models.QuerySet[Any], *, by: Who, reason: str = "", via: str = Via.CODE, progress: Progress | None = None
 ) -> BulkReport:
     """``pause()`` for each row; see ``bulk_retry``."""
-    return _each(queryset, lambda row: row.pause(by=by, reason=reason, via=via), reason, progress)
+    return _each(queryset, lambda row, _run: row.pause(by=by, reason=reason, via=via), reason, progress)
 
 
 def bulk_resume(
     queryset: models.QuerySet[Any], *, by: Who, reason: str = "", via: str = Via.CODE, progress: Progress | None = None
 ) -> BulkReport:
     """``resume()`` for each row; see ``bulk_retry``."""
-    return _each(queryset, lambda row: row.resume(by=by, reason=reason, via=via), reason, progress)
+    return _each(queryset, lambda row, _run: row.resume(by=by, reason=reason, via=via), reason, progress)
 
 
 def bulk_terminate(
@@ -61,15 +61,18 @@ def bulk_terminate(
 ) -> BulkReport:
     """``terminate(rollback=...)`` for each row; see ``bulk_retry``."""
     return _each(
-        queryset, lambda row: row.terminate(rollback=rollback, by=by, reason=reason, via=via), reason, progress
+        queryset, lambda row, _run: row.terminate(rollback=rollback, by=by, reason=reason, via=via), reason, progress
     )
 
 
 def bulk_restart(
     queryset: models.QuerySet[Any], *, by: Who, reason: str = "", via: str = Via.CODE, progress: Progress | None = None
 ) -> BulkReport:
-    """``restart()`` for each row, from the beginning; see ``bulk_retry``."""
-    return _each(queryset, lambda row: _call(row, "restart", by=by, reason=reason, via=via), reason, progress)
+    """``restart()`` for each row, from the beginning; see ``bulk_retry``. One that somebody else restarts meanwhile is left out, also
+    where a worker has taken its new run already."""
+    return _each(
+        queryset, lambda row, run: row.restart(expected_run=run, by=by, reason=reason, via=via), reason, progress
+    )
 
 
 def bulk_delete(
@@ -93,20 +96,17 @@ def bulk_delete(
     return report
 
 
-def _call(row: Any, verb: str, **said: Any) -> None:
-    getattr(row, verb)(**said)
-
-
 def _each(
-    queryset: models.QuerySet[Any], verb: Callable[[Any], None], reason: str, progress: Progress | None
+    queryset: models.QuerySet[Any], verb: Callable[[Any, int], None], reason: str, progress: Progress | None
 ) -> BulkReport:
+    """Call ``verb(row, run)`` for each; ``run``: in which the row was when it was chosen."""
     check_text("reason", reason)
     chosen, report = choose(queryset), BulkReport()
     chosen.lock_limits()
     looked = 0
     for rows in chosen.chunks():
         for row in rows:
-            why = _refusal(verb, row)
+            why = _refusal(verb, row, chosen.runs[row.pk])
             if why is None:
                 report.done.append(row)
             else:
@@ -117,12 +117,12 @@ def _each(
     return report
 
 
-def _refusal(verb: Callable[[Any], None], row: WorkflowInstance) -> Reason | None:
+def _refusal(verb: Callable[[Any, int], None], row: WorkflowInstance, run: int) -> Reason | None:
     """Do the verb; why it was refused, or None. Errors that are about more than this row are raised."""
     if row._state.adding:
         return gone(row)
     try:
-        verb(row)
+        verb(row, run)
     except PermissionDenied as error:
         return Reason.of(error, "permission_denied")
     except InvalidTransition as error:

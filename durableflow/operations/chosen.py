@@ -20,10 +20,12 @@ RECORDS_AT_ONCE: Final = 20_000
 @dataclass(frozen=True)
 class Chosen:
     """The rows that a queryset gave when it was asked, in ascending order of their keys: what the verb changes does not change
-    which rows it is about. ``names``: workflow and id of each, for those that are gone when their turn comes."""
+    which rows it is about. ``names``: workflow and id of each, for those that are gone when their turn comes; ``runs``: in which run
+    each was."""
 
     using: str
     names: dict[int, tuple[str, str]]
+    runs: dict[int, int]
 
     def __len__(self) -> int:
         return len(self.names)
@@ -61,8 +63,8 @@ def choose(queryset: models.QuerySet[Any]) -> Chosen:
             f"Verbs over many rows take a queryset of WorkflowInstance without values(), not {queryset.model.__name__} rows."
         )
     using = query._db or router.db_for_write(queryset.model, **query._hints)
-    rows = queryset.values_list("pk", "workflow", "instance_id")
-    return Chosen(using, {pk: (workflow, instance_id) for pk, workflow, instance_id in sorted(rows)})
+    rows = sorted(queryset.values_list("pk", "workflow", "instance_id", "run_number"))
+    return Chosen(using, {row[0]: (row[1], row[2]) for row in rows}, {row[0]: row[3] for row in rows})
 
 
 def portions(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -129,6 +129,20 @@ def test_a_slice_that_is_sent_twice_does_nothing_twice(login, operator, monkeypa
     assert set(WorkflowInstance.objects.values_list("run_number", flat=True)) == {2}
 
 
+def test_a_restart_between_the_choice_of_a_part_and_its_turn(login, operator, monkeypatch) -> None:
+    """Two requests at work on one form: the reason is told, not a status that would fit."""
+    row, restart, client = make_failed(), WorkflowInstance.restart, login(operator)
+    asking = select(client, "restart", [row])
+
+    def late(chosen, **said) -> None:
+        restart(WorkflowInstance.objects.get(pk=chosen.pk))
+        WorkflowInstance.objects.update(status=S.WAITING)
+        restart(chosen, **said)
+
+    monkeypatch.setattr(WorkflowInstance, "restart", late)
+    assert messages_of(confirm(client, asking)) == ["Restart: 0 done, 1 skipped (restarted meanwhile: 1)"]
+
+
 def test_a_restart_warns(login, operator) -> None:
     """It may charge again, and unread events are dropped."""
     page = text_of(select(login(operator), "restart", [make_failed()]))

@@ -177,6 +177,25 @@ def test_two_clicks_at_once_do_each_row_once() -> None:
     assert len(operations.bulk_delete(every(), by=None).done) == 40
 
 
+def test_a_restart_of_a_row_that_somebody_restarts_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIF-06: two clicks at once, of which one finds the row when a worker has taken the other's run: once, whatever it is now."""
+    made = errored(2)
+    restart = WorkflowInstance.restart
+
+    def late(row: Any, **said: Any) -> None:
+        if row.pk == made[0].pk:
+            restart(WorkflowInstance.objects.get(pk=row.pk))
+            WorkflowInstance.objects.filter(pk=row.pk).update(status="waiting")
+        restart(row, **said)
+
+    monkeypatch.setattr(WorkflowInstance, "restart", late)
+    report = operations.bulk_restart(every(), by=None)
+    ((skipped, why),) = report.skipped
+    assert [row.pk for row in report.done] == [made[1].pk]
+    assert (skipped.pk, why.code, "run 1 was meant" in why) == (made[0].pk, "invalid_transition", True)
+    assert set(WorkflowInstance.objects.values_list("run_number", flat=True)) == {2}
+
+
 def test_rows_are_light_and_queries_are_bounded() -> None:
     """SEC-13: no big column is read, and a row more costs as many statements as the verb alone."""
     errored(120)
