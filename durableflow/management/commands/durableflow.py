@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from durableflow.core.outages import passes
-from durableflow.management.errors import BROKEN_PIPE, INTERRUPTED, WRONG
+from durableflow.management.errors import BROKEN_PIPE, INTERRUPTED, UNWRITTEN, WRONG
 from durableflow.management.tables import require
 from durableflow.management.text import printable
 from durableflow.management.verbs import VERBS
@@ -68,7 +68,7 @@ class Command(BaseCommand):
             if error.errno not in _FULL:
                 raise
             _let_go_of_stdout()
-            raise CommandError(f"The output cannot be written: {error.strerror}.", returncode=WRONG) from error
+            raise CommandError(f"The output cannot be written: {error.strerror}.", returncode=UNWRITTEN) from error
 
 
 def _add_common(parser: CommandParser) -> None:
