@@ -11,7 +11,7 @@ from typing import Final
 
 from durableflow.core import clock
 from durableflow.core.transactions import write_transaction
-from durableflow.engine.lease import Lease, flags_of
+from durableflow.engine.lease import Lease, elapsed, flags_of
 from durableflow.engine.sql import INSTANCE, is_postgres, moment, run
 from durableflow.engine.unwind import LeaseLost
 
@@ -62,6 +62,7 @@ class Fence:
 def fenced(lease: Lease) -> Iterator[Fence]:
     """A transaction that holds the instance's row as long as the lease is ours; the lease learns what the row says of a pause.
     Raises LeaseLost, then nothing is written."""
+    sent = elapsed()
     with write_transaction(lease.using):
         if is_postgres(lease.using):
             sql = f"WITH {timeout()}, {LOCKED} SELECT status, {clock.postgres('clock')}, {flags_of()} FROM f"
@@ -74,7 +75,7 @@ def fenced(lease: Lease) -> Iterator[Fence]:
         now = moment(rows[0][1])
         if now is None:
             raise RuntimeError("the database has no clock")
-        lease.note(rows[0][2])
+        lease.note(rows[0][2], sent)
         yield Fence(rows[0][0], now)
 
 

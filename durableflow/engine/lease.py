@@ -100,10 +100,19 @@ class Lease:
     arrived: int = 0
     pausing: bool = False
     followed: bool = False
+    _noted: float = float("-inf")
 
-    def note(self, flags: int) -> None:
-        """Take over what a statement has read of the row (``flags_of``)."""
-        self.pausing, self.followed = bool(flags & PAUSING), bool(flags & FOLLOWED)
+    def note(self, flags: int, sent: float) -> None:
+        """Take over what a statement has read of the row (``flags_of``). ``sent``: ``elapsed()`` before it was sent.
+
+        Answers of several threads (branches, the renewal) may be taken in in another order than the row was read: one that
+        was sent before somebody was told of a pause does not take that back, or one more step would begin.
+        """
+        late = sent <= self._noted
+        self.pausing = bool(flags & PAUSING) or (late and self.pausing)
+        self.followed = bool(flags & FOLLOWED) or (late and self.followed)
+        if flags:
+            self._noted = elapsed()
 
     def require(self) -> None:
         """Raise LeaseLost unless the last renewal is younger than the lease: else somebody may run the instance

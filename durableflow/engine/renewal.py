@@ -100,7 +100,7 @@ def _renew_sqlite(using: str, leases: Sequence[Lease], stopping: bool) -> dict[i
 def _renewed(leases: Sequence[Lease], told: dict[int, int], before: float, stopping: bool) -> None:
     for lease in leases:
         if lease.token in told:
-            lease.note(told[lease.token])
+            lease.note(told[lease.token], before)
             lease.renewed = max(lease.renewed, before)  # the answer of an older one may have been late
             lease.told = stopping
 

@@ -92,7 +92,7 @@ def write_step(lease: Lease, write: StepWrite) -> datetime | None:
     else:
         told, wake_at = _write_sqlite(lease, write, renewed)
     told = int(told)
-    lease.note(told)
+    lease.note(told, before)
     if renewed is not None and not connections[lease.using].in_atomic_block:
         lease.renewed = max(lease.renewed, before)
     return moment(_own_wake_at(lease, write) if told & UNWRITTEN else wake_at)

@@ -14,7 +14,7 @@ from durableflow.core import clock, codec
 from durableflow.core.statuses import SentKind, StepKind
 from durableflow.engine.fence import LOCKED, TIMEOUT
 from durableflow.engine.journal import Record
-from durableflow.engine.lease import Claim, Lease, flags_of
+from durableflow.engine.lease import Claim, Lease, elapsed, flags_of
 from durableflow.engine.sql import HISTORY, INSTANCE, PENDING, SENT, STEP, run
 from durableflow.engine.unwind import LeaseLost
 from durableflow.engine.wait_rows import Sent
@@ -71,10 +71,11 @@ def take(lease: Lease, claim: Claim, record: Record, found: Found, output: str) 
         lease.pk, lease.token, found.step, found.sent.pk, found.pending, identity.text, found.sent.sent_by_name, output,
         identity.scope, StepKind.NOTIFY.value, identity.name, identity.count, identity.kind, identity.label, data,
     ]  # fmt: skip
+    sent = elapsed()
     ((told, taken),) = run(lease.using, sql, [str(value) for value in params])
     if told is None:
         raise LeaseLost(lease.label)
-    lease.note(told)
+    lease.note(told, sent)
     return bool(taken)
 
 

@@ -13,6 +13,7 @@ import pytest
 from django.db import connection
 
 from durableflow import InvalidTransition, Retries, Step, Workflow, WorkflowEvent, drain
+from durableflow.engine import endings, renewal
 from durableflow.engine.claims import claim
 from durableflow.engine.executor import execute
 from durableflow.engine.renewal import renew
@@ -329,3 +330,24 @@ def test_a_beat_tells_an_execution_that_writes_nothing() -> None:
     assert not taken.lease.pausing
     execute(taken, renew=False)
     finished_properly(row, "steps")
+
+
+def test_a_beat_whose_answer_is_late_takes_no_pause_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LIF-04: it has read the row before the pause, and is taken in after a checkpoint that has told of it: nothing starts."""
+    row = started("steps")
+    [taken] = claim("default")
+    take_in = renewal._renewed
+
+    def late(*answer: Any) -> None:
+        row.pause()
+        endings.set_progress(taken.lease, "1")
+        assert taken.lease.pausing
+        take_in(*answer)
+
+    with monkeypatch.context() as once:
+        once.setattr(renewal, "_renewed", late)
+        renew([taken.lease])
+    assert taken.lease.pausing
+    execute(taken, renew=False)
+    row.refresh_from_db()
+    assert (row.status, PauseAnywhere.ran) == (S.PAUSED, [])
