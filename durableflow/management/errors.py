@@ -15,7 +15,8 @@ from durableflow.management.text import printable
 
 NO, WRONG, UNWRITTEN, INTERRUPTED, BROKEN_PIPE = 1, 2, 74, 130, 141
 """Exit statuses. ``NO``: all went well, and the answer is no (rows were skipped, an instance failed). ``WRONG``: wrong use, wrong
-state, a missing right, something that does not exist. ``UNWRITTEN``: its output could not be written, whatever was done. The others are what shells say of Ctrl-C and of a reader that went away."""
+state, a missing right, something that does not exist. ``UNWRITTEN``: its output could not be written, whatever was
+done. The others are what shells say of Ctrl-C and of a reader that went away."""
 
 
 def wrong(text: str) -> CommandError:
