@@ -362,9 +362,10 @@ def test_probes_read_the_heads_of_indexes(stopped_clock: Any) -> None:
     run(
         "default",
         """INSERT INTO durableflow_workflowinstance (workflow, instance_id, run_number, execution, seed, status, blocked, hold, priority,
-               created_by_name, trigger, on_parent_end, concurrency_key, holds_slot, code_version, interruptions, give_backs, request_key,
-               request_digest, created, claim_class, suspect, woken, wake_at)
-           SELECT 'w', 'i' || n, 1, 0, gen_random_uuid(), 'waiting', '', '', 1, '', 'code', '', '', false, 0, 0, 0, '', '', now(), n %% 6,
+               created_by_name, trigger, cron, on_parent_end, concurrency_key, holds_slot, code_version, interruptions, give_backs,
+               request_key, request_digest, created, claim_class, suspect, woken, wake_at)
+           SELECT 'w', 'i' || n, 1, 0, gen_random_uuid(), 'waiting', '', '', 1,
+               '', 'code', '', '', '', false, 0, 0, 0, '', '', now(), n %% 6,
                false, false, %s::timestamptz + make_interval(secs => n) FROM generate_series(1, 20000) AS n""",
         [stopped_clock.now],
     )
