@@ -9,11 +9,11 @@ import pytest
 from django.db import connection
 from rest_framework.test import APIClient
 
-from durableflow import drain
 from durableflow.core import hearing
 from durableflow.models import WorkflowInstance, watching
 from tests.integration.follow_flows import FollowedOrder, FollowedSteps
 from tests.support.concurrency import Task, eventually
+from tests.support.engine import drain_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ORDERS = "/api/workflows/followed-order/instances/"
@@ -60,10 +60,10 @@ def test_the_next_entry_is_waited_for(viewer: APIClient) -> None:
 
     task = Task(ask)
     eventually(lambda: listened(row), "listening")
-    drain()
+    drain_all()
     eventually(lambda: [entry for entry in seen if entry["type"] == "wait_started"], "the wait")
     row.send_event("go", 1)
-    drain()
+    drain_all()
     task.result()
     assert seen == viewer.get(f"{ORDERS}rest-2/history/").json()["results"]
     assert seen[-1]["type"] == "workflow_completed"
@@ -74,7 +74,7 @@ def test_types_are_waited_for(viewer: APIClient) -> None:
     row = FollowedOrder.create(instance_id="rest-3")
     task = Task(lambda: viewer.get(f"{ORDERS}rest-3/history/?types=workflow_terminated&wait=60").json())
     eventually(lambda: listened(row), "listening")
-    drain()
+    drain_all()
     assert not task.done
     row.terminate()
     body = task.result()
@@ -92,7 +92,7 @@ def test_the_time_is_over(viewer: APIClient) -> None:
 def test_an_instance_that_has_ended_is_not_waited_for(viewer: APIClient) -> None:
     """Nothing would come."""
     row = FollowedSteps.create(1, instance_id="rest-5")
-    drain()
+    drain_all()
     url = "/api/workflows/followed-steps/instances/rest-5/history/"
     body = viewer.get(f"{url}?after={row.history.latest('id').pk}&wait=60").json()
     assert (body["results"], body["ended"]) == ([], True)

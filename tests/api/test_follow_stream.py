@@ -12,13 +12,13 @@ from django.contrib.auth.models import User
 from django.db import connection, connections
 from rest_framework.test import APIClient
 
-from durableflow import drain
 from durableflow.api import streaming
 from durableflow.core import hearing
 from durableflow.models import WorkflowInstance, watching
 from tests.integration.follow_flows import FollowedOrder, FollowedSecret, FollowedSteps
 from tests.support.asgi import ServerSent, Stream, asgi_server
 from tests.support.concurrency import Task, eventually
+from tests.support.engine import drain_all
 
 pytestmark = pytest.mark.django_db(transaction=True)
 Opener = Callable[..., Stream]
@@ -80,10 +80,10 @@ def test_live(stream_of: Opener, client_of: Callable[[str], APIClient]) -> None:
     assert (stream.status, headers["Content-Type"], headers["Cache-Control"]) == (200, "text/event-stream", "no-cache")
     reader = Reader(stream)
     reader.sees("workflow_queued")
-    drain()
+    drain_all()
     reader.sees("wait_started")
     row.send_event("go", 1)
-    drain()
+    drain_all()
     reader.task.result()
     assert reader.seen[-1] == ServerSent(None, "end", {"status": "complete"})
     path = f"/api/workflows/{row.workflow}/instances/{row.instance_id}/history/"
@@ -98,7 +98,7 @@ def test_reconnecting(stream_of: Opener) -> None:
     comes again as a whole."""
     row = FollowedOrder.create()
     row.send_event("go", 1)
-    drain()
+    drain_all()
     whole = list(stream_of(row))
     for number, event in enumerate(whole[:-2]):
         if event.id is not None:
@@ -112,7 +112,7 @@ def test_reconnecting(stream_of: Opener) -> None:
 def test_the_end_is_no_reason_to_come_again(stream_of: Opener) -> None:
     """Browsers reconnect for ever but for a 204."""
     row = FollowedSteps.create(1)
-    drain()
+    drain_all()
     last = row.history.latest("id").pk
     assert stream_of(row, Last_Event_ID=str(last)).status == 204
     assert [event.event for event in stream_of(row, f"?after={last}")] == ["end"]
@@ -121,7 +121,7 @@ def test_the_end_is_no_reason_to_come_again(stream_of: Opener) -> None:
 def test_types(stream_of: Opener) -> None:
     """Scenario L: filtered, also to what an entry only stands for, which has the id then; the end comes all the same."""
     row = FollowedSteps.create(1)
-    drain()
+    drain_all()
     seen = list(stream_of(row, "?types=step_started,attempt_started"))
     assert [event.event for event in seen] == ["step_started", "attempt_started", "end"]
     assert [event.id for event in seen] == [None, str(row.history.get(type="step_completed").pk), None]
@@ -130,7 +130,7 @@ def test_types(stream_of: Opener) -> None:
 def test_sensitive_outputs_are_masked(stream_of: Opener) -> None:
     """SEC-09: an error that quotes what a sensitive step has returned."""
     row = FollowedSecret.create()
-    drain()
+    drain_all()
     events = list(stream_of(row))
     assert "workflow_errored" in [event.event for event in events]
     assert "s3cr3t" not in str(events) and "[REDACTED]" in str(events)
@@ -140,7 +140,7 @@ def test_sensitive_outputs_are_masked(stream_of: Opener) -> None:
 def test_who_may_see_it(role: str, status: int, stream_of: Opener) -> None:
     """SEC-04: as the instance itself; errors are JSON also for who accepts events alone."""
     row = FollowedSteps.create(0)
-    drain()
+    drain_all()
     stream = stream_of(row, role=role)
     assert stream.status in ((401, 403) if status == 401 else (status,))
     if status != 200:
@@ -181,7 +181,7 @@ def test_a_right_that_is_taken_away(
     reader = Reader(stream_of(row))
     reader.sees("workflow_queued")
     people("viewer").user_permissions.clear()
-    drain()
+    drain_all()
     reader.task.result()
     assert [event.event for event in reader.seen] == ["workflow_queued", "end"]
     assert reader.seen[-1].data == {"status": None}

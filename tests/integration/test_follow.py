@@ -10,12 +10,11 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from durableflow import drain
 from durableflow.core import hearing
 from durableflow.models import HistoryEntry, WorkflowInstance, watching
 from tests.integration.follow_flows import FollowedFailure, FollowedOrder, FollowedSteps, following
 from tests.support.concurrency import Task, eventually, held
-from tests.support.engine import drained, types_of
+from tests.support.engine import drain_all, drained, types_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -44,11 +43,11 @@ def test_each_thing_that_happens_is_told_when_it_happens() -> None:
     with following(row) as follower:
         follower.sees("workflow_queued")
         eventually(lambda: heard(row), "listening")
-        drain()
+        drain_all()
         follower.sees("workflow_started")
         follower.sees("wait_started")
         row.send_event("go", 7)
-        drain()
+        drain_all()
         follower.sees("event_received")
         follower.sees("workflow_completed")
     assert follower.types == types_of(row)
@@ -79,7 +78,7 @@ def test_an_event_that_is_only_delivered_is_told() -> None:
     with following(row) as follower:
         eventually(lambda: heard(row), "listening")
         row.send_event("go", 7)
-        drain()
+        drain_all()
         follower.sees("event_received")
         row.terminate()
 
@@ -90,7 +89,7 @@ def test_the_end_alone_is_told() -> None:
     row = FollowedSteps.create(0)
     with following(row, types=["workflow_completed"]) as follower:
         eventually(lambda: heard(row), "listening")
-        drain()
+        drain_all()
     assert follower.types == ["workflow_completed"]
 
 

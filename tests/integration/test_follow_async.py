@@ -12,13 +12,12 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import transaction
 
-from durableflow import drain
 from durableflow.core import hearing
 from durableflow.models import HistoryEntry, WorkflowInstance, watching
 from durableflow.testing import Harness
 from tests.integration.follow_flows import FollowedOrder, FollowedSteps
 from tests.support.concurrency import PATIENCE, Task, eventually
-from tests.support.engine import drained, types_of
+from tests.support.engine import drain_all, drained, types_of
 
 transactional = pytest.mark.django_db(transaction=True)
 
@@ -66,10 +65,10 @@ def test_live(monkeypatch: pytest.MonkeyPatch) -> None:
     before = {thread.name for thread in threading.enumerate()}
     followers = Task(lambda: awaited(follow_all()))
     eventually(lambda: started.is_set() or followers.error, "all follow")
-    drain()
+    drain_all()
     for row in rows:
         row.send_event("go", 1)
-    drain()
+    drain_all()
     told = followers.result()
     assert [told[number] for number in (0, 10, 20)] == [types_of(row) for row in rows]
     assert all(told[number] == told[number - number % 10] for number in range(30))

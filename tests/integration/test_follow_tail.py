@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from durableflow import drain
 from durableflow.core import hearing
 from durableflow.models import WorkflowInstance
 from durableflow.models.watching import ThreadWatch
 from tests.integration.follow_flows import FollowedFailure, FollowedOrder, FollowedSecret, FollowedSteps
 from tests.support.concurrency import Task, eventually
-from tests.support.engine import drained
+from tests.support.engine import drain_all, drained
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -65,7 +64,7 @@ def test_live() -> None:
     hub = hearing.hub_of("default")
     assert hub is not None
     eventually(lambda: row.pk in hub._members, "listening")
-    drain()
+    drain_all()
     row.terminate(reason="enough")
     status, lines = task.result()
     assert (status, types(lines)) == (1, ["wait_started", "workflow_terminated"])
