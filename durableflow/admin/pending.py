@@ -23,8 +23,8 @@ from durableflow.admin.lists import BoundedChangeList
 from durableflow.admin.search import by_id_prefix, stored_names
 from durableflow.core.statuses import PendingStatus, Via
 from durableflow.models import PendingEvent, WorkflowInstance
+from durableflow.models.instance_fields import HEAVY
 from durableflow.models.permissions import may_view
-from durableflow.models.querysets import HEAVY
 from durableflow.pages.decide import APPROVE, REJECT, DecidePage
 from durableflow.pages.moments import moment
 from durableflow.timeline import shown

@@ -30,7 +30,7 @@ from durableflow.core.conf import get_settings
 from durableflow.core.names import NAME_PATTERN
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.models.creation import database
-from durableflow.models.querysets import HEAVY
+from durableflow.models.instance_fields import HEAVY
 
 APP_NAME = "durableflow-api"
 NAME = re.compile(NAME_PATTERN)

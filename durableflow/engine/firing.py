@@ -19,11 +19,10 @@ from durableflow.core import clock, registry
 from durableflow.core.cron import next_slot
 from durableflow.core.exceptions import CodecError, LimitExceeded
 from durableflow.core.fields import Unreadable
-from durableflow.core.outages import passes
+from durableflow.core.outages import locked, passes
 from durableflow.core.schedules import check_catch_up, check_overlap, check_schedule_name
 from durableflow.core.statuses import ACTIVE, Trigger, Via
 from durableflow.core.transactions import write_transaction
-from durableflow.engine.patience import locked
 from durableflow.engine.slotplan import Run, plan
 from durableflow.engine.sql import is_postgres, run
 from durableflow.models import SkippedSlots, WorkflowInstance, WorkflowSchedule

@@ -13,6 +13,7 @@ from typing import Any, Final
 from django.db import OperationalError, connections
 
 from durableflow.core import clock, notices
+from durableflow.core.outages import locked
 from durableflow.core.statuses import (
     FINISHED,
     STEP_FINISHED,
@@ -25,7 +26,6 @@ from durableflow.core.statuses import (
 )
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.inbox import undelivered
-from durableflow.engine.patience import locked
 from durableflow.engine.slots import PATIENCE
 from durableflow.engine.sql import INSTANCE, SENT, STEP, any_of, is_postgres, run
 from durableflow.models import HistoryEntry, PendingEvent, StepRecord, WorkflowInstance, family, limits, undoing

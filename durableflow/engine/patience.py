@@ -12,7 +12,7 @@ from typing import Concatenate, Final, ParamSpec, TypeVar
 from django.db import DataError, Error, NotSupportedError, connections
 
 from durableflow.core import notices
-from durableflow.core.outages import passes
+from durableflow.core.outages import locked, passes
 from durableflow.engine.fence import waits_short
 from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import LeaseLost, WriteFailed
@@ -77,11 +77,6 @@ def patient(write: Callable[Concatenate[Lease, P], R]) -> Callable[Concatenate[L
 def impatient() -> None:
     """From here on this thread, which has more than one thing to do, tries each write once and gets the error."""
     _impatient.set(True)
-
-
-def locked(error: Error) -> bool:
-    """Whether somebody holds a row that the write wants (PostgreSQL)."""
-    return getattr(error.__cause__, "sqlstate", None) == "55P03"
 
 
 def _stale_plan(error: Error) -> bool:

@@ -13,10 +13,10 @@ from django.db import OperationalError
 
 from durableflow.core import clock
 from durableflow.core.conf import get_settings
+from durableflow.core.outages import locked
 from durableflow.core.transactions import write_transaction
 from durableflow.engine import shutdown
 from durableflow.engine.lease import Lease, elapsed, flags_of
-from durableflow.engine.patience import locked
 from durableflow.engine.sql import ASYNC_COMMIT, INSTANCE, is_postgres, run
 
 SHARE: Final = 6

@@ -18,10 +18,10 @@ from django.db import OperationalError, connections
 from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options
 from durableflow.core import clock, codec, registry
+from durableflow.core.outages import locked
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.fence import timeout
 from durableflow.engine.lease import Lease
-from durableflow.engine.patience import locked
 from durableflow.engine.pulse import Pulse
 from durableflow.engine.sql import INSTANCE, is_postgres, run
 from durableflow.engine.taking import IS_HELD, Found, named, take

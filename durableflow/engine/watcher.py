@@ -22,13 +22,12 @@ from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow.core.conf import get_settings
-from durableflow.core.outages import passes
+from durableflow.core.outages import locked, passes
 from durableflow.engine import abandonment, heartbeat, isolation, renewal, replacement, shutdown
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.fence import short_waits
 from durableflow.engine.hands import MOST_STUCK, Hand, hurry
 from durableflow.engine.lease import Lease
-from durableflow.engine.patience import locked
 from durableflow.engine.unwind import BranchesInFlight, LeaseLost
 
 logger = logging.getLogger("durableflow.engine")

@@ -37,6 +37,10 @@ CLAIM_CLASSES: Final = range(2 * len(Priority))
 """What ``claim_class`` can be: twice the priority, and one more until the first claim. The lower is claimed first."""
 
 
+HEAVY: Final = ("params", "output", "error_data", "progress", "rollback")
+"""The big columns, which lists leave out (design 2)."""
+
+
 class InstanceFields(models.Model):
     """One execution of a workflow: its input, its state and when it next needs a worker.
 

@@ -10,11 +10,10 @@ from django.db.models import Case, Exists, OuterRef, Q, When
 
 from durableflow.core import clock
 from durableflow.core.statuses import ACTIVE, FINISHED, PendingStatus, Status, StepKind
-from durableflow.models.instance_fields import CLAIM_CLASSES, Who
+from durableflow.models.instance_fields import CLAIM_CLASSES, HEAVY, Who
 from durableflow.models.permissions import DECIDE, VIEW, VIEW_PENDING, holds
 from durableflow.models.removal import removing
 
-HEAVY = ("params", "output", "error_data", "progress", "rollback")
 OVERDUE_AFTER = timedelta(minutes=1)
 
 

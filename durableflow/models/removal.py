@@ -6,7 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any
 
 from django.db import models, transaction
 
@@ -15,11 +15,10 @@ from durableflow.core.names import check_text
 from durableflow.core.statuses import FINISHED, Via
 from durableflow.core.transactions import alias_of, write_transaction
 from durableflow.models import family, limits
-from durableflow.models.instance_fields import Who
+from durableflow.models.instance_fields import HEAVY, Who
 from durableflow.models.permissions import DELETE, name_of, require
 
 audit = logging.getLogger("durableflow.audit")
-BIG: Final = ("params", "output", "error_data", "progress", "rollback")
 
 
 def delete_instance(instance: Any, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> None:
@@ -36,7 +35,7 @@ def delete_instance(instance: Any, *, by: Who = None, reason: str = "", via: str
     rows = type(instance)._base_manager.using(using).filter(pk=instance.pk)
     with write_transaction(using):
         limits.lock_slots_of(rows)
-        row = rows.select_for_update().defer(*BIG).get()
+        row = rows.select_for_update().defer(*HEAVY).get()
         require(by, DELETE, row, f"delete {row.label}")
         log_deletion(row, by=by, reason=reason, via=via)
         row.delete()

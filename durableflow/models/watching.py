@@ -18,6 +18,7 @@ from django.db import OperationalError, connections
 from durableflow.core import clock
 from durableflow.core.hearing import Hub, Member, hub_of
 from durableflow.core.notices import CHANNEL
+from durableflow.core.outages import locked
 from durableflow.core.transactions import alias_of
 from durableflow.models.instance_fields import InstanceFields
 
@@ -111,7 +112,7 @@ class Watch:
                 cursor.execute(_MARK.format(table=self._table), [MARKED_FOR, self._pk, CHANNEL, text])
         except OperationalError as error:
             hub.forget(text)
-            if getattr(error.__cause__, "sqlstate", None) != "55P03":
+            if not locked(error):
                 raise
             return False
         except BaseException:

@@ -10,12 +10,12 @@ from django.db import OperationalError, models
 
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.names import check_text
+from durableflow.core.outages import contended
 from durableflow.core.statuses import Via
 from durableflow.models import WorkflowInstance
 from durableflow.models.instance_fields import Who
 from durableflow.operations.chosen import choose
 from durableflow.operations.deletion import Deletion
-from durableflow.operations.held import held
 from durableflow.operations.report import BulkReport, Progress, Reason, gone
 
 
@@ -130,7 +130,7 @@ def _refusal(verb: Callable[[Any, int], None], row: WorkflowInstance, run: int) 
     except WorkflowInstance.DoesNotExist:
         return gone(row)
     except OperationalError as error:
-        if not held(error):
+        if not contended(error):
             raise
         return Reason.held(row, error)
     return None

@@ -9,12 +9,12 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.db import Error, IntegrityError, OperationalError, models
 
+from durableflow.core.outages import contended
 from durableflow.models import WorkflowInstance
 from durableflow.models.instance_fields import Who
 from durableflow.models.permissions import DELETE, require
 from durableflow.models.removal import log_deletion, removing
 from durableflow.operations.chosen import weighed
-from durableflow.operations.held import held
 from durableflow.operations.report import BulkReport, Reason, gone
 
 
@@ -48,7 +48,7 @@ class Deletion:
         try:
             removed = self._remove(rows)
         except OperationalError as error:
-            if not held(error):
+            if not contended(error):
                 raise
             report.skipped += [(row, Reason.held(row, error)) for row in rows]
             return

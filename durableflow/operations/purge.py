@@ -10,13 +10,13 @@ from django.db import IntegrityError, OperationalError, connections, models
 from django.db.models.deletion import Collector
 
 from durableflow.core import clock
+from durableflow.core.outages import contended
 from durableflow.core.statuses import Status
 from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
 from durableflow.operations.chosen import RECORDS_AT_ONCE, weighed
 from durableflow.operations.deletion import of_the_rows, plain_rows, protectors
-from durableflow.operations.held import held
 from durableflow.operations.leftovers import leftovers
 from durableflow.operations.report import Progress, PurgeReport
 from durableflow.operations.retention import COLUMNS, Finished, Group, awaited, groups
@@ -133,7 +133,7 @@ class Purge:
 
     def _somebodys(self, error: OperationalError) -> bool:
         """Whether somebody holds one of the rows; on SQLite he holds all of them, for the next half as well."""
-        return connections[self._using].vendor == "postgresql" and held(error)
+        return connections[self._using].vendor == "postgresql" and contended(error)
 
     def _impatient(self) -> None:
         connection = connections[self._using]

@@ -15,7 +15,7 @@ from durableflow.management.text import local
 from durableflow.management.verbs.base import Verb
 from durableflow.models import PendingEvent
 from durableflow.models.creation import database
-from durableflow.models.querysets import HEAVY
+from durableflow.models.instance_fields import HEAVY
 
 DEFAULT_LIMIT: Final = 50
 COLUMNS: Final = (
