@@ -113,7 +113,7 @@ def _terminate(instance: WorkflowInstance, user: Any, url: Url) -> Plan:
 def _restart(instance: WorkflowInstance, user: Any, url: Url) -> Plan:
     run = _("Params, id, priority and who started it stay. What run %(n)d did stays readable in the history.")
     plan = Plan([run % {"n": instance.run_number}])
-    done = _steps(instance).filter(status__in=sorted(STEP_FINISHED))
+    done = _steps(instance).filter(status__in=(StepStatus.COMPLETE, StepStatus.FAILED))
     number = done.count()
     if number:
         first = named_steps(done)

@@ -94,7 +94,7 @@ def _write(using: str, told: Beat) -> None:
     group = (told.key, told.kind, socket.gethostname()[:255], str(told.pid or os.getpid()))
     state = (told.workers, told.busy, told.stopping, version())
     if is_postgres(using):
-        now = clock.postgres("clock")
+        now = clock.postgres("statement")  # one moment for all three
         times = f"{now}, {now}, {now} - make_interval(secs => %s::float8)"  # NULL where the number is
         moments: tuple[object, ...] = (told.claimed_ago,)
         commit = f"RETURNING {ASYNC_COMMIT}"

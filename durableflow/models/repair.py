@@ -10,7 +10,7 @@ from django.db.models import F, Q
 from durableflow.core import clock, dispatch, registry
 from durableflow.core.aio import async_twin
 from durableflow.core.scopenames import component, groups_of
-from durableflow.core.statuses import STEP_FINISHED, Hold, Status, StepKind, StepStatus, Via
+from durableflow.core.statuses import Hold, Status, StepKind, StepStatus, Via
 from durableflow.models import family, undoing
 from durableflow.models.audit import record, verb
 from durableflow.models.completable import ending
@@ -19,6 +19,8 @@ from durableflow.models.instance_fields import InstanceFields, Who
 GROUPS = (StepKind.GATHER, StepKind.MAP, StepKind.RACE)
 WAITS = (StepKind.WAIT_FOR_EVENT, StepKind.WAIT_FOR_APPROVAL)
 WITHOUT_BODY = (*WAITS, StepKind.CHILD)
+DECIDED = (StepStatus.COMPLETE, StepStatus.FAILED)
+"""A race that was cancelled was open still: it goes on with all that it waits for."""
 
 
 class RepairVerbs(InstanceFields):
@@ -128,9 +130,7 @@ def reopen_cancelled(records: Any) -> None:
 
 def _lost_races(records: Any) -> list[int]:
     """What decided races have cancelled, and not the end: it stays as it is."""
-    decided = set(
-        records.filter(kind=StepKind.RACE, status__in=sorted(STEP_FINISHED)).values_list("scope", "name", "count")
-    )
+    decided = set(records.filter(kind=StepKind.RACE, status__in=DECIDED).values_list("scope", "name", "count"))
     if not decided:
         return []
     found = records.filter(status=StepStatus.CANCELLED).exclude(scope="").values_list("pk", "scope")

@@ -100,6 +100,27 @@ def test_a_decided_race_before_it_is_kept() -> None:
     assert drained(row).output == ["two", "kept", 1]
 
 
+def test_a_race_that_the_end_has_cancelled_goes_on_whole() -> None:
+    """It was open when the instance was terminated: nobody has won it, and all that it waits for opens again."""
+
+    def run(event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.gather("both", lambda: Race.run(event, step), lambda: step.sleep("nap", 60), concurrency=2)[0]
+
+    row = drained(flow(run).create())
+    row.terminate()
+    assert {step.status for step in row.steps.all()} == {"cancelled"}
+    row.restart(from_step="nap")
+    assert {step.status for step in row.steps.filter(run_number=2)} == {"pending"}
+    assert drained(row).status == Status.WAITING and row.pending_events.filter(status="open").count() == 2
+    row.send_event("two", "new")
+    drained(row)
+    row.send_event("end", "end")
+    drained(row)
+    assert [(wait.name, wait.status) for wait in row.steps.filter(run_number=2, kind="wait_for_event").order_by("name")] == [
+        ("end", "complete"), ("one", "cancelled"), ("two", "complete"),
+    ]  # fmt: skip
+
+
 def test_children_of_what_is_kept_and_of_what_is_dropped() -> None:
     """The kept call gets what its child says; the child of a dropped one ends, and another is started."""
 
