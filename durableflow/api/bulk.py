@@ -44,7 +44,8 @@ class BulkView(NamesakeView):
         """Apply ``action`` to up to 1,000 instances that the user sees, each in a transaction of its own.
 
         One that refuses is skipped and the reason told. After 20 seconds the request answers with what is done. Where something
-        remains, ``after`` goes on.
+        remains, ``after`` goes on. An ``Idempotency-Key`` is not read: a request that comes twice finds the instances changed and
+        skips them, but restarts those that have ended meanwhile.
         """
         body = self.body(BulkBody)
         rows = known(self.visible_instances(workflow), workflow)

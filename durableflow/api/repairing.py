@@ -37,7 +37,10 @@ class RestartView(VerbView):
     )
     def post(self, request: Request, workflow: str, instance_id: str) -> Response:
         """From its start, or from a step: what started before that step is kept, the rest runs again, with new
-        idempotency keys."""
+        idempotency keys.
+
+        An ``Idempotency-Key`` is not read: with ``run_number`` a request that comes twice restarts once (409).
+        """
         body = self.body(RestartBody)
         row = self.instance(workflow, instance_id)
         who: dict[str, Any] = {"by": request.user, "via": Via.API, "reason": body["reason"]}

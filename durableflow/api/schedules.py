@@ -13,13 +13,14 @@ from rest_framework.response import Response
 from durableflow.api.answers import StartedAnswer
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import ReasonBody
-from durableflow.api.docs import documented, responses
+from durableflow.api.docs import IDEMPOTENCY_KEY, documented, responses
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.paging import NewestFirst
 from durableflow.api.schedule_answers import ScheduleAnswer, ScheduleRow
 from durableflow.api.schedule_bodies import ScheduleBody, ScheduleEdit
 from durableflow.api.schedule_filters import ScheduleFilter
-from durableflow.core.statuses import Via
+from durableflow.api.starting import run_schedule
+from durableflow.core.statuses import Status, Via
 from durableflow.core.transactions import write_transaction
 from durableflow.models import WorkflowSchedule
 from durableflow.models.creation import database
@@ -223,23 +224,29 @@ class ResumeScheduleView(ScheduleVerbView):
         return self.answer(row)
 
 
-class RunScheduleView(ScheduleVerbView):
+class RunScheduleView(SchedulesBase):
     """Start what a schedule would start."""
-
-    verb = "run_now"
 
     @documented(
         operation_id="run_schedule",
         tags=["schedules"],
         request=ReasonBody,
-        responses=responses(201, StartedAnswer, 400, 404, 409, 413),
+        parameters=[IDEMPOTENCY_KEY],
+        responses={200: StartedAnswer, **responses(201, StartedAnswer, 400, 404, 409, 413, 422)},
     )
     def post(self, request: Request, pk: int) -> Response:
-        """Now, beside its slots, whatever its overlap says; also while it is paused."""
+        """Now, beside its slots, whatever its overlap says; also while it is paused.
+
+        With an ``Idempotency-Key`` that the user has used for this schedule, the first answer comes again (200). Without one
+        each request starts an instance.
+        """
+        body, key = self.body(ReasonBody), self.idempotency_key()
+        row = self.row(pk)
         try:
-            _, made = self.apply(pk)
+            made, created = run_schedule(row, request.user, body["reason"], key)
         except ValueError as error:  # its workflow or its params, which no request could set so
             raise CannotRun(str(error)) from error
         url = self.url("instance", made.workflow, made.instance_id)
-        answer = {"workflow": made.workflow, "instance_id": made.instance_id, "status": made.status, "url": url}
-        return Response(StartedAnswer(answer).data, status=201, headers={"Location": url})
+        # As at every start, the first answer is given again.
+        answer = {"workflow": made.workflow, "instance_id": made.instance_id, "status": Status.QUEUED, "url": url}
+        return Response(StartedAnswer(answer).data, status=201 if created else 200, headers={"Location": url})

@@ -13,7 +13,7 @@ from durableflow.api.errors import KeyReused
 from durableflow.core import registry
 from durableflow.core.exceptions import InstanceAlreadyExists
 from durableflow.core.statuses import Trigger, Via
-from durableflow.models import WorkflowInstance
+from durableflow.models import WorkflowInstance, WorkflowSchedule
 from durableflow.models.creation import database
 from durableflow.models.permissions import START, require
 
@@ -58,6 +58,24 @@ def start(cls: Any, user: Any, body: dict[str, Any], key: str, key_digest: str) 
     if key and (first := _first(cls, user, key, key_digest)):
         return first, False
     raise InstanceAlreadyExists(workflow=cls.workflow_name(), instance_id=body.get("instance_id", ""))
+
+
+def run_schedule(row: WorkflowSchedule, user: Any, reason: str, key: str) -> tuple[WorkflowInstance, bool]:
+    """What a schedule would start, and whether this request has started it: the same rule, with the key of a start.
+
+    Raises PermissionDenied, KeyReused, and what ``run_now`` raises; then nothing is stored.
+    """
+    require(user, START, None, f"start {row.workflow}")
+    cls = registry.find(row.workflow) or row.workflow
+    key_digest = digest({"schedule": row.pk, "reason": reason}) if key else ""
+    if key and (first := _first(cls, user, key, key_digest)):
+        return first, False
+    try:
+        return row.run_now(by=user, reason=reason, via=Via.API, request_key=key, request_digest=key_digest), True
+    except InstanceAlreadyExists:  # another request with this key was quicker
+        if first := _first(cls, user, key, key_digest):
+            return first, False
+        raise
 
 
 def _first(cls: Any, user: Any, key: str, key_digest: str) -> WorkflowInstance | None:

@@ -21,7 +21,7 @@ from durableflow.core import clock, codec, dispatch, registry
 from durableflow.core.aio import async_twin
 from durableflow.core.conf import get_settings
 from durableflow.core.cron import check_cron, check_zone, next_slot
-from durableflow.core.exceptions import DurableflowError, InvalidTransition
+from durableflow.core.exceptions import DurableflowError, InstanceAlreadyExists, InvalidTransition
 from durableflow.core.fields import Unreadable
 from durableflow.core.names import check_text
 from durableflow.core.schedules import check_catch_up, check_overlap, check_schedule_name, is_default_name
@@ -256,9 +256,20 @@ class ScheduleVerbs(models.Model):
             row.enabled = True
             row.save()
 
-    def run_now(self, *, by: Who = None, reason: str = "", via: str = Via.CODE) -> WorkflowInstance:
+    def run_now(
+        self,
+        *,
+        by: Who = None,
+        reason: str = "",
+        via: str = Via.CODE,
+        request_key: str = "",
+        request_digest: str = "",
+    ) -> WorkflowInstance:
         """Start an instance now, with the schedule's params, whatever its overlap says and also while it is paused. It has no
         slot; later slots see it as an earlier instance of the schedule.
+
+        ``request_key``: of a request of this person that may come twice. Where it has started an instance already, this starts
+        none (InstanceAlreadyExists). ``request_digest``: of what the request says.
 
         Raises PermissionDenied (``start_workflowinstance``), ValueError for a workflow that this code does not know and for
         params that it refuses, DoesNotExist.
@@ -275,10 +286,19 @@ class ScheduleVerbs(models.Model):
                 raise ValueError(f"The schedule {row} cannot run: its params cannot be read: {row.params.reason}")
             trigger = via if via in Trigger.values else Trigger.CODE
             plan = cls.planned(
-                row.params, created_by=by, trigger=trigger, via=via, schedule=row, cron=row.cron, reason=reason
+                row.params,
+                created_by=by,
+                trigger=trigger,
+                via=via,
+                schedule=row,
+                cron=row.cron,
+                reason=reason,
+                request_key=request_key,
+                request_digest=request_digest,
             )
             instance = insert(plan)
-        assert instance is not None  # noqa: S101  its id is a new UUID
+            if instance is None:  # its id is a new UUID, so that only the key can be taken
+                raise InstanceAlreadyExists(f"The request {request_key!r} has started an instance of {row} already.")
         self.told("run", by, reason, via, using)
         return instance
 

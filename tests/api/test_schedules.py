@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from durableflow.api import starting
 from durableflow.models import SkippedSlots, WorkflowInstance, WorkflowSchedule
-from tests.api.conftest import snapshot
+from tests.api.conftest import ORDERS, snapshot
 
 pytestmark = pytest.mark.django_db
 URL = "/api/schedules/"
@@ -150,6 +152,70 @@ def test_run_now(client_of, people, schedule_of) -> None:
     assert response.json()["instance_id"] == made.instance_id and response["Location"] == response.json()["url"]
     assert (made.params, made.schedule, made.scheduled_for, made.trigger) == ({"n": 1}, row, None, "api")
     assert made.created_by == people("superuser")
+
+
+def run(client, row, key: str | None = None, **body: object):
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return client.post(f"{URL}{row.pk}/run/", body, headers=headers)
+
+
+def test_a_key_runs_a_schedule_once(client_of, schedule_of) -> None:
+    """SEC-15: the second click gets the first answer, also after the end; without a key each request starts one."""
+    client, row = client_of("superuser"), schedule_of()
+    first = run(client, row, "k", reason="month end")
+    assert first.status_code == 201
+    WorkflowInstance.objects.update(status="complete", wake_at=None)
+    before = snapshot()
+    again = run(client, row, "k", reason="month end")
+    assert (again.status_code, again.json(), again["Location"]) == (200, first.json(), first["Location"])
+    assert snapshot() == before
+    assert [run(client, row, key).status_code for key in ("other", None, None)] == [201] * 3
+    assert WorkflowInstance.objects.filter(schedule=row).count() == 4
+
+
+def test_a_key_of_another_request_runs_nothing(client_of, people, schedule_of) -> None:
+    """SEC-15: another reason, another schedule of the workflow, a start of the workflow; but another person's key is no matter."""
+    client, row = client_of("superuser"), schedule_of()
+    assert run(client, row, "k").status_code == 201
+    assert client.post(ORDERS, {}, headers={"Idempotency-Key": "start"}).status_code == 201
+    before = snapshot()
+    refused = [
+        run(client, row, "k", reason="other"),
+        run(client, schedule_of(name="second"), "k"),
+        run(client, row, "start"),
+        client.post(ORDERS, {}, headers={"Idempotency-Key": "k"}),
+    ]
+    assert {(each.status_code, each.json()["code"]) for each in refused} == {(422, "idempotency_conflict")}
+    WorkflowSchedule.objects.filter(name="second").delete()
+    assert snapshot() == before
+    too_long = run(client, row, "x" * 256)
+    assert (too_long.status_code, list(too_long.json()["fields"])) == (400, ["Idempotency-Key"])
+    WorkflowInstance.objects.update(created_by=people("starter"))
+    assert run(client, row, "k").status_code == 201
+
+
+def test_two_requests_with_one_key_meet(client_of, schedule_of, monkeypatch) -> None:
+    """CON-01: the one that looked before the other had started its instance gets that instance."""
+    client, row = client_of("superuser"), schedule_of()
+    first = run(client, row, "k")
+    look, looks = starting._first, []
+
+    def late(*args: Any) -> Any:
+        looks.append(args)
+        return None if len(looks) == 1 else look(*args)
+
+    monkeypatch.setattr(starting, "_first", late)
+    again = run(client, row, "k")
+    assert (again.status_code, again.json(), len(looks)) == (200, first.json(), 2)
+    assert WorkflowInstance.objects.count() == 1
+
+
+def test_a_key_of_a_person_who_may_start_nothing(client_of, people, schedule_of) -> None:
+    """SEC-15: the right is asked for before the key."""
+    row = schedule_of()
+    assert run(client_of("superuser"), row, "k").status_code == 201
+    WorkflowInstance.objects.update(created_by=people("planner"))
+    assert run(client_of("planner"), row, "k").status_code == 403
 
 
 def test_a_schedule_whose_workflow_is_gone_cannot_run(client_of, schedule_of) -> None:
