@@ -190,7 +190,7 @@ class InstancePage:
                 (_("Started"), row.started),
                 (_("Finished"), row.finished),
                 (_("Next wake"), row.wake_at),
-                (_("Deadline"), row.deadline_at),
+                (_("Deadline"), None if row.paused_at else row.deadline_at),
                 (_("Executions so far"), row.execution),
                 (_("Workers lost since the last step"), row.interruptions),
             )

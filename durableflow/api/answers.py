@@ -13,6 +13,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from durableflow import timeline
 from durableflow.api.bodies import AnyField, PriorityField
 from durableflow.core.redact import shown
 from durableflow.core.statuses import PendingStatus, RollbackStatus, Status, StepStatus, Trigger, Via
@@ -124,7 +125,8 @@ class InstanceRow(NamedInstance):
 
 
 class WaitAnswer(Answer):
-    """Something that an instance waits for. ``types``: of the events that answer it; empty for an approval."""
+    """Something that an instance waits for. ``types``: of the events that answer it; empty for an approval. ``deadline``: of a
+    paused instance, if it was resumed now."""
 
     pending_event = serializers.IntegerField()
     name = serializers.CharField()
@@ -170,8 +172,8 @@ class InstanceAnswer(InstanceRow):
     starts_at = Moment(allow_null=True)
     scheduled_for = Moment(allow_null=True)
     cron = serializers.CharField()
-    deadline_at = Moment(allow_null=True)
-    paused_at = Moment(allow_null=True)
+    deadline_at = serializers.SerializerMethodField()
+    paused_at = Moment(allow_null=True, help_text="Since when its clock stands still.")
     retention = serializers.SerializerMethodField()
     parent = serializers.SerializerMethodField()  # type: ignore[assignment]
     params = Shown()
@@ -188,6 +190,12 @@ class InstanceAnswer(InstanceRow):
     def get_blocked(self, row: Any) -> bool:
         """Whether a person is needed; ``reason`` says why."""
         return bool(row.blocked)
+
+    @extend_schema_field(Moment(allow_null=True))
+    def get_deadline_at(self, row: Any) -> Any:
+        """When it has to have ended; while it is paused, if it was resumed now."""
+        at = timeline.deadline_of(row)
+        return None if at is None else Moment().to_representation(at)
 
     def get_reason(self, row: Any) -> str:
         """Why it is in its status, as a sentence."""

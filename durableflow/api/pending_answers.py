@@ -52,7 +52,12 @@ class PendingEventRow(Answer):
     status = one_of(PendingStatus.values, source="current_status")
     may_decide = serializers.SerializerMethodField()
     opened = Moment()
-    deadline = Moment(allow_null=True)
+    deadline = Moment(
+        allow_null=True, source="current_deadline", help_text="Of a paused instance: if it was resumed now."
+    )
+    paused_at = Moment(
+        allow_null=True, source="instance.paused_at", help_text="Since when the clock of the instance stands still."
+    )
     closed = Moment(allow_null=True)
     users = serializers.SerializerMethodField()
     groups = serializers.SerializerMethodField()

@@ -64,6 +64,14 @@ def host_now() -> datetime:
     return _stopped_at or datetime.now(UTC)
 
 
+def running_on(at: datetime | None, paused_at: datetime | None) -> datetime | None:
+    """When what would end by itself ``at`` some moment ends, if its instance, whose clock stands still since ``paused_at``, goes on
+    now (design 6, "Pause"). What was over before the pause stays over; None for ``paused_at``: the clock runs."""
+    if at is None or paused_at is None or at < paused_at:
+        return at
+    return at + (host_now() - paused_at)
+
+
 def postgres(kind: str) -> str:
     """SQL for "now" on PostgreSQL. ``kind``: ``clock`` for writing, ``statement`` for comparing with an index."""
     if _stopped_at is not None:

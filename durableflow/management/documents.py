@@ -37,7 +37,7 @@ def instance_document(row: WorkflowInstance, veil: Veil) -> dict[str, Any]:
     return {
         **instance_row(row),
         "code_version": row.code_version,
-        "deadline_at": row.deadline_at,
+        "deadline_at": timeline.deadline_of(row),
         "params": shown(row.params),
         "output": shown(row.output),
         "progress": shown(row.progress),
@@ -58,14 +58,16 @@ def step_document(view: StepView, children: list[Relative]) -> dict[str, Any]:
 
 
 def pending_document(row: PendingEvent) -> dict[str, Any]:
-    """A pending event in a list; its instance, users and groups should be fetched with it."""
-    names = ("kind", "name", "count", "title", "types", "opened", "deadline", "permission", "allow_requester")
+    """A pending event in a list; its instance, users and groups should be fetched with it. ``paused_at``: of its instance."""
+    names = ("kind", "name", "count", "title", "types", "opened", "permission", "allow_requester")
     return {
         "id": row.pk,
         "workflow": row.instance.workflow,
         "instance_id": row.instance.instance_id,
         "status": str(row.current_status),
         **{name: getattr(row, name) for name in names},
+        "deadline": row.current_deadline,
+        "paused_at": row.instance.paused_at,
         "users": sorted(user.get_username() for user in row.users.all()),
         "groups": sorted(group.name for group in row.groups.all()),
     }

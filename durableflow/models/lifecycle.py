@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connections
 from django.db.models import F
 
-from durableflow.core import clock, dispatch
+from durableflow.core import clock, dispatch, notices
 from durableflow.core.aio import async_twin
 from durableflow.core.statuses import STEP_FINISHED, Hold, PendingStatus, Status, StepKind, StepStatus, Via
 from durableflow.models import family, undoing
@@ -156,6 +157,7 @@ def rest(row: InstanceFields, now: datetime) -> None:
         reason="" if asked is None else asked.reason,
         at=now,
     )
+    notices.give_all(str(row._state.db), [row])
 
 
 def _due(row: InstanceFields, now: datetime) -> datetime | None:
@@ -171,12 +173,19 @@ def _shift(row: InstanceFields, since: datetime, now: datetime) -> None:
 
     What was over before the pause stays over: what was sent meanwhile must not answer a wait that had timed out.
     """
-    if row.deadline_at is not None and row.hold != Hold.WINDOW:  # there its time begins when its turn comes
-        if row.starts_at is None or row.execution:
-            row.deadline_at += now - since  # backwards where the clock was set back meanwhile, as the timers
-        else:  # before it was to start its time had not begun
-            row.deadline_at += max(now - max(since, row.starts_at), timedelta())
+    row.deadline_at = moved_deadline(row, since, now)
     shift_timers(row, since, now)
+
+
+def moved_deadline(row: Any, since: datetime, now: datetime) -> datetime | None:
+    """When the whole run has to have ended (``max_duration``), if the instance goes on ``now`` that is paused ``since``."""
+    deadline: datetime | None = row.deadline_at
+    if deadline is None or row.hold == Hold.WINDOW:  # there its time begins when its turn comes
+        return deadline
+    if row.starts_at is None or row.execution:
+        return deadline + (now - since)  # backwards where the clock was set back meanwhile, as the timers
+    late: timedelta = now - max(since, row.starts_at)  # before it was to start its time had not begun
+    return deadline + max(late, timedelta())
 
 
 def shift_timers(row: InstanceFields, since: datetime, now: datetime) -> None:

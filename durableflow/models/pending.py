@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import ClassVar
 
 from django.db import models
@@ -58,3 +59,10 @@ class PendingEvent(DecisionVerbs):
             return self.status
         paused = self.instance.paused_at
         return self.status if paused is not None and paused <= deadline else PendingStatus.TIMED_OUT
+
+    @property
+    def current_deadline(self) -> datetime | None:
+        """The deadline as everybody must read it: while the instance is paused it moves on with the clock, and is that of an
+        instance which is resumed now. An open wait has never one that is past."""
+        paused = self.instance.paused_at if self.status == PendingStatus.OPEN else None
+        return clock.running_on(self.deadline, paused)

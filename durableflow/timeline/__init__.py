@@ -9,7 +9,7 @@ from durableflow.timeline.advice import advice
 from durableflow.timeline.groups import GroupView, groups
 from durableflow.timeline.history import HISTORY_TYPES, HistoryPage, HistoryView, history, history_page, told
 from durableflow.timeline.masking import Veil, error_of
-from durableflow.timeline.pauses import PauseView, TimerView, pause_of, timers_of
+from durableflow.timeline.pauses import PauseView, TimerView, deadline_of, pause_of, timers_of
 from durableflow.timeline.reasons import reason
 from durableflow.timeline.relatives import Relative, children_of, members_scope, parent_of
 from durableflow.timeline.steps import AttemptView, RollbackView, StepView, output_of, steps
@@ -30,6 +30,7 @@ __all__ = [
     "WaitView",
     "advice",
     "children_of",
+    "deadline_of",
     "error_of",
     "groups",
     "history",

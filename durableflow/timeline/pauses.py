@@ -9,6 +9,7 @@ from typing import Any, Final
 from durableflow.core import clock
 from durableflow.core.statuses import STEP_FINISHED, Status, StepKind, StepStatus
 from durableflow.models import WorkflowInstance
+from durableflow.models.lifecycle import moved_deadline
 from durableflow.models.step import step_label
 
 MOST_TIMERS: Final = 200
@@ -79,6 +80,12 @@ def timers_of(instance: WorkflowInstance) -> list[TimerView]:
         whole = TimerView(label="", kind="", at=instance.deadline_at, left=max(instance.deadline_at - now, timedelta()))
         found.append(whole)
     return found
+
+
+def deadline_of(instance: WorkflowInstance) -> datetime | None:
+    """When the present run has to have ended (``max_duration``); while the instance is paused, if it was resumed now."""
+    paused = instance.paused_at
+    return instance.deadline_at if paused is None else moved_deadline(instance, paused, clock.host_now())
 
 
 def _entry(instance: WorkflowInstance) -> Any:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db.models import Q
 
+from durableflow.core import clock
 from durableflow.core.redact import shown
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import StepRecord, WorkflowInstance
@@ -56,9 +57,10 @@ class StepView:
     """One durable call of the present run.
 
     ``attempts``: how many tries were begun; ``tries``: each of them, as far as the history tells. ``next_attempt_at``:
-    when a failed body runs again. ``wake_at``: when a sleep or wait ends by itself. ``wait``: what the call waits for.
-    ``output``: plain and masked; None as well where it was not asked for. ``duration``: from start to end, None while
-    it is open. ``rollback``: how far its rollback handler is, None where it has none to run.
+    when a failed body runs again. ``wake_at``: when a sleep or wait ends by itself; both, of a paused instance, if it was
+    resumed now. ``wait``: what the call waits for. ``output``: plain and masked; None as well where it was not asked for.
+    ``duration``: from start to end, None while it is open. ``rollback``: how far its rollback handler is, None where it has
+    none to run.
     """
 
     id: int
@@ -98,7 +100,8 @@ def steps(
     veil = Veil.over(instance)
     tries = _tries(instance, rows, veil)
     waits = {view.step: view for view in views_of(instance, None if records is None else [row.pk for row in rows])}
-    return [_view(row, veil, tries.get(_key(row), []), waits.get(row.pk), outputs) for row in rows]
+    views = [_view(row, veil, tries.get(_key(row), []), waits.get(row.pk), outputs) for row in rows]
+    return views if instance.paused_at is None else [_standing_still(view, instance.paused_at) for view in views]
 
 
 def output_of(step: StepRecord) -> Any:
@@ -131,6 +134,19 @@ def _view(step: StepRecord, veil: Veil, tries: list[AttemptView], wait: WaitView
         output=output_of(step) if outputs else None,
         rollback=_rollback(step, veil),
     )
+
+
+def _standing_still(view: StepView, paused_at: datetime) -> StepView:
+    """The view of a step whose instance is paused: times as they would be if it was resumed now. ``sleep_until`` keeps its date."""
+    if view.finished is not None and view.rollback is None:
+        return view
+    wake_at, rollback = view.wake_at, view.rollback
+    if view.finished is None and view.kind != StepKind.SLEEP_UNTIL:
+        wake_at = clock.running_on(wake_at, paused_at)
+    if rollback is not None:
+        rollback = replace(rollback, next_attempt_at=clock.running_on(rollback.next_attempt_at, paused_at))
+    attempt = clock.running_on(view.next_attempt_at, paused_at)
+    return replace(view, wake_at=wake_at, next_attempt_at=attempt, rollback=rollback)
 
 
 def _rollback(step: StepRecord, veil: Veil) -> RollbackView | None:

@@ -10,6 +10,7 @@ from typing import Any
 from django.db.models import Value
 from django.db.models.functions import Coalesce
 
+from durableflow.core import clock
 from durableflow.core.statuses import PendingStatus
 from durableflow.models import PendingEvent, WorkflowInstance
 
@@ -18,7 +19,8 @@ from durableflow.models import PendingEvent, WorkflowInstance
 class WaitView:
     """One wait: what answers it, who may decide it, until when, and the decision.
 
-    ``status``: as everybody must read it, so ``timed_out`` from the deadline on, even if no worker was up. ``users``,
+    ``status``: as everybody must read it, so ``timed_out`` from the deadline on, even if no worker was up. ``deadline``: of a
+    paused instance, as it would be if that was resumed now. ``users``,
     ``groups``: names. ``types``: event types that answer it, empty for an approval.
     """
 
@@ -70,7 +72,7 @@ def view_of(row: PendingEvent) -> WaitView:
         status=str(row.current_status),
         types=tuple(row.types),
         title=row.title,
-        deadline=row.deadline,
+        deadline=row.current_deadline,
         users=tuple(sorted(user.get_username() for user in row.users.all())),
         groups=tuple(sorted(group.name for group in row.groups.all())),
         permission=row.permission,
@@ -93,13 +95,18 @@ def open_waits(instance: WorkflowInstance) -> list[dict[str, Any]]:
 
 def waiting_for(instance: WorkflowInstance, waits: list[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
     """What the instance waits for: ``{"pending_event", "name", "count", "kind", "types", "title", "deadline"}`` per
-    open wait.
+    open wait. While it is paused the deadline is what it would be if it was resumed now.
 
     ``waits``: what ``open_waits`` gave already.
     """
     found = open_waits(instance) if waits is None else waits
     return [
-        {"pending_event": row["id"], **{key: row[key] for key in row if key not in ("id", "scope")}} for row in found
+        {
+            "pending_event": row["id"],
+            **{key: row[key] for key in row if key not in ("id", "scope")},
+            "deadline": clock.running_on(row["deadline"], instance.paused_at),
+        }
+        for row in found
     ]
 
 

@@ -98,6 +98,9 @@ def test_time_left_does_not_run_while_it_is_paused(login, viewer) -> None:
     page = page_of(login(viewer), instance)
     assert "<td>8 min 0 s</td>" in page
     assert "The whole instance" in page and "<td>30 min 0 s</td>" in page
+    assert ">Deadline<" not in page, "the old one is past"
+    WorkflowInstance.objects.update(status=S.WAITING, paused_at=None)
+    assert ">Deadline<" in page_of(login(viewer), instance)
 
 
 def test_pause_of_one_that_runs(login, operator) -> None:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.utils import timezone
 
-from durableflow.core import registry
+from durableflow.core import clock, registry
 from durableflow.models import WorkflowInstance
 from tests.api.conftest import ORDERS, queries_of
 from tests.api.flows import ApiOrder
@@ -160,6 +160,32 @@ def test_instances_of_a_workflow_that_is_gone(client_of, order) -> None:
     assert client_of("stranger").get("/api/workflows/gone/instances/").status_code == 404
     assert client_of("starter").post("/api/workflows/gone/instances/", {}).status_code == 404
     assert client.post("/api/workflows/gone/instances/order-1/terminate/").status_code == 200
+
+
+def test_deadlines_of_a_paused_instance(client_of, order, wait_of) -> None:
+    """Its clock stands still: the deadline is that of an instance which is resumed now, and ``paused_at`` says so (case EVT-15)."""
+    now = datetime(2026, 11, 2, 12, tzinfo=UTC)
+    hour = timedelta(hours=1)
+    row = order(status="paused", paused_at=now - 3 * hour, deadline_at=now - 2 * hour)
+    wait = wait_of(row, "paused", deadline=now - hour)
+    closed = wait_of(row, "closed", deadline=now - hour, status="received", approved=True)
+    running = wait_of(order("order-2"), "running", deadline=now + hour)
+    client = client_of("superuser")
+    with clock.stop(now):
+        listed = client.get("/api/pending-events/").json()["results"]
+        one = client.get(f"/api/pending-events/{wait.pk}/").json()
+        instance = client.get(f"{ORDERS}order-1/").json()
+        steps = client.get(f"{ORDERS}order-1/steps/").json()["results"]
+    told = {each["id"]: (each["status"], each["deadline"], each["paused_at"]) for each in listed}
+    assert told == {
+        wait.pk: ("open", "2026-11-02T14:00:00Z", "2026-11-02T09:00:00Z"),
+        closed.pk: ("received", "2026-11-02T11:00:00Z", "2026-11-02T09:00:00Z"),
+        running.pk: ("open", "2026-11-02T13:00:00Z", None),
+    }
+    assert (one["deadline"], one["paused_at"]) == told[wait.pk][1:]
+    assert (instance["deadline_at"], instance["paused_at"]) == ("2026-11-02T13:00:00Z", "2026-11-02T09:00:00Z")
+    assert [each["deadline"] for each in instance["waiting_for"]] == ["2026-11-02T14:00:00Z"]
+    assert {each["wait"]["deadline"] for each in steps} == {"2026-11-02T14:00:00Z", "2026-11-02T11:00:00Z"}
 
 
 def pending_ids(response) -> list[int]:

@@ -8,8 +8,10 @@ from datetime import timedelta
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from durableflow import timeline
+from durableflow.core import clock
 from durableflow.testing import Harness
 from tests.api import flows
 from tests.api.flows import TOKEN, ApiRepair
@@ -157,3 +159,19 @@ def test_queries_do_not_grow(workflows: Harness) -> None:
         record._state.adding = True
         record.save()
     assert cost() == few
+
+
+@pytest.mark.django_db
+def test_a_rollback_that_stands_still(order, step_of) -> None:
+    """Of a blocked rollback the next attempt is shown as a resume would make it; what the step itself waited for is over."""
+    now = timezone.now()
+    hour = timedelta(hours=1)
+    row = order(status="paused", paused_at=now - 2 * hour)
+    given = {"rollback_status": "pending", "rollback_attempts": 1, "wake_at": now - hour}
+    step_of(row, "later", **given, rollback_wake_at=now - hour)
+    step_of(row, "over", **given, rollback_wake_at=now - 3 * hour)
+    with clock.stop(now):
+        found = timeline.steps(row)
+    assert [(view.wake_at, view.rollback and view.rollback.next_attempt_at) for view in found] == [
+        (now - hour, now + hour), (now - hour, now - 3 * hour),
+    ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -131,6 +131,9 @@ def test_show_tells_of_a_pause(workflows: Harness) -> None:
     document = called("show", "cmd-order", "o", "--json").document
     assert (document["pause"]["reason"], document["pause"]["timers"][0]["left"]) == ("audit\x1b", 72_000.0)
     assert called("pending").out.rstrip().endswith("paused")
+    (wait,) = called("pending", "--json").document
+    assert wait["deadline"] == document["waiting_for"][0]["deadline"]
+    assert datetime.fromisoformat(wait["deadline"]) - datetime.fromisoformat(wait["paused_at"]) == timedelta(hours=60)
     called("resume", "cmd-order", "o")
     assert called("show", "cmd-order", "o", "--json").document["pause"] is None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from durableflow import EventTimeout, Retries, Step, Workflow, WorkflowEvent, WorkflowTimeout
+from durableflow import EventTimeout, Retries, Step, Workflow, WorkflowEvent, WorkflowTimeout, timeline
 from durableflow.models import WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.support.engine import drained
@@ -118,6 +118,47 @@ def test_what_was_left_is_left_after_the_pause(
     assert drained(row).output == "over"
 
 
+def told(row: WorkflowInstance) -> list[Any]:
+    """All moments at which something of the instance ends by itself, as people and programs read them."""
+    row = WorkflowInstance.objects.get(pk=row.pk)
+    views = timeline.steps(row)
+    return [
+        timeline.deadline_of(row),
+        [wait["deadline"] for wait in timeline.waiting_for(row)],
+        [(view.label, view.wake_at, view.next_attempt_at, view.wait and view.wait.deadline) for view in views],
+        [wait.current_deadline for wait in row.pending_events.order_by("id")],
+    ]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_paused_instance_shows_what_a_resume_would_make_of_it(
+    waiting: Callable[[str], WorkflowInstance], stopped_clock: StoppedClock, way: str
+) -> None:
+    """Not the moments of before the pause, which may be past."""
+    row = waiting(way)
+    row.pause()
+    stopped_clock.advance("1 hour")
+    paused = told(row)
+    assert str(stopped_clock.now + timedelta(minutes=8)) in [str(each) for view in paused[2] for each in view]
+    row.resume()
+    assert told(row) == paused
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_paused_instance_shows_what_is_over(
+    waiting: Callable[[str], WorkflowInstance], stopped_clock: StoppedClock, way: str
+) -> None:
+    """What had ended before the pause is not shown as if it went on."""
+    row = waiting(way)
+    stopped_clock.advance("9 minutes")
+    before = told(row)
+    row.pause()
+    stopped_clock.advance("1 hour")
+    assert told(row) == before
+    row.resume()
+    assert told(row) == before
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_several_pauses_add_up(
     waiting: Callable[[str], WorkflowInstance], stopped_clock: StoppedClock, way: str
@@ -196,6 +237,23 @@ class PauseBounded(Workflow[Any, str]):
     def run(self, event: WorkflowEvent[Any], step: Step) -> str:
         step.sleep("nap", "1 day")
         return "over"
+
+
+@pytest.mark.parametrize(("start", "after"), [(None, "1 hour"), ("1 hour", "30 minutes"), ("1 hour", "2 hours")])
+def test_the_time_of_the_whole_run_is_shown_as_a_resume_would_make_it(
+    stopped_clock: StoppedClock, start: str | None, after: str
+) -> None:
+    """Also of one that was to start later; a date stays a date."""
+    row = PauseBounded.create(start_at=start)
+    date = drained(PauseDate.create())
+    row.pause()
+    date.pause()
+    stopped_clock.advance(after)
+    paused = told(row)
+    row.resume()
+    assert told(row) == paused
+    slept = [view[1] for view in told(date)[2]]
+    assert slept == [date.created + timedelta(hours=1)]
 
 
 @pytest.mark.parametrize("queued", [True, False])
