@@ -1,4 +1,4 @@
-"""The purge on a schedule of its own: a chore of the engine (design 9)."""
+"""What is done each hour: the purge, and a look at schedules that a wrong clock has put off. Chores of the engine (design 9)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from durableflow.engine import chores
+from durableflow.engine import chores, replanning
 from durableflow.operations.leftovers import leftovers
 from durableflow.operations.purge import Purge
 
@@ -27,6 +27,7 @@ _passes: dict[str, tuple[float, Purge]] = {}
 def connect() -> None:
     """Called when the app is ready; no query."""
     chores.register("purge", EVERY, one_batch)
+    replanning.connect()
 
 
 def one_batch(using: str) -> bool:

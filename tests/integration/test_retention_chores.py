@@ -191,7 +191,7 @@ def test_the_purge_is_a_chore(only: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     """Registered by the app; a hundred instances at a time, until nothing is left."""
     monkeypatch.setattr(regular, "ROWS_AT_ONCE", 10)
     regular.connect()
-    assert set(chores._chores) == {"purge"} and chores._chores["purge"].every == HOUR
+    assert set(chores._chores) == {"purge", "schedules"} and chores._chores["purge"].every == HOUR
     old(25)
     young = Plain.create(instance_id="young")
     drain()
