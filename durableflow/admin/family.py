@@ -17,6 +17,8 @@ from durableflow.models.family import TERMINATE
 
 MOST_LINKED: Final = 10
 AT_ONCE: Final = 500
+DERIVED: Final = r"^[0-9a-f]{32}(-[0-9]+)?(-r[0-9]+)?$"
+"""The ids that ``engine.child_plans`` derives."""
 ENDING: Final = Q(on_parent_end=TERMINATE)
 
 
@@ -38,6 +40,13 @@ def joined(
     children = _open_children([instance.pk]).filter(parent_step__in=ours)
     ends = ENDING & Q(parent_step__in=waited)
     return _told(children.filter(ends), user, url), _told(children.exclude(ends), user, url)
+
+
+def given_ids(steps: Any, user: Any, url: Callable[..., str]) -> SafeString | str:
+    """The same for the children of ``steps`` whose ids the program gave itself: a new run cannot start others under them. An id that
+    derives from its call is new in each run."""
+    children = WorkflowInstance.objects.filter(parent_step__in=steps.order_by().values("pk")).order_by("id")
+    return _told(children.exclude(instance_id__regex=DERIVED), user, url)
 
 
 def number_told(keys: Sequence[int]) -> list[str]:

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from durableflow.admin.family import ending_and_staying, joined
+from durableflow.admin.family import ending_and_staying, given_ids, joined
 from durableflow.admin.verbs import AGAIN, Verb
 from durableflow.core.fields import Unreadable
 from durableflow.core.spans import span
@@ -206,6 +206,13 @@ def _drop(
         plan.changed.append(format_html(str(_("Child workflows that it waits for end: {}")), ending))
     if staying:
         plan.kept.append(format_html(str(_("Child workflows that go on by themselves: {}")), staying))
+    given = given_ids(steps, user, url)
+    if given:
+        told = _(
+            "Child workflows that have their ids from the program keep them: {}. The new run can start none under the same ids: unless "
+            "the program puts the run number into them, delete these first."
+        )
+        plan.warnings.append(format_html(str(told), given))
     if instance.status in (Status.RUNNING, Status.WAITING_FOR_PAUSE):
         plan.changed.append(_("A step that is running now is not interrupted, but its result is dropped."))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connections
 
@@ -15,7 +16,7 @@ from durableflow.core.statuses import Hold, Trigger, Via
 from durableflow.models.creation import NewInstance, insert_rows, row_for
 from durableflow.models.history import HistoryEntry
 from durableflow.models.instance import WorkflowInstance
-from durableflow.models.step import StepRecord
+from durableflow.models.step import StepRecord, step_label
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,31 @@ def insert_children(
     stored = insert_rows(rows, using, plans[0].previous_names)
     for row in rows:
         if row.instance_id not in stored:
-            raise InstanceAlreadyExists(workflow=row.workflow, instance_id=row.instance_id)
+            raise _taken(using, parent, row, plans[0].previous_names)
     _tell(using, parent, min(stored.values()), max(stored.values()))
     dispatch.wake(using)
+
+
+def _taken(using: str, parent: int, row: WorkflowInstance, previous_names: Sequence[str]) -> InstanceAlreadyExists:
+    """The error for an id that is taken, which only an id that the program gives can be: by whom, and what helps. It is never set
+    aside or taken over, also where this parent has started it in an earlier run: the id may stand for what must happen once."""
+    rows: Any = WorkflowInstance._base_manager.using(using).filter(
+        workflow__in=[row.workflow, *previous_names], instance_id=row.instance_id, parent_step__instance=parent
+    )
+    own = rows.values_list(
+        "status", "parent_step__run_number", "parent_step__scope", "parent_step__name", "parent_step__count"
+    )
+    what = f'The workflow "{row.workflow}" already has an instance "{row.instance_id}"'
+    found = own.first()
+    if found is None:
+        text = f"{what}, which this instance has not started. It is left alone: give the child another id."
+    else:
+        status, run, *step = found
+        text = (
+            f"{what}: step {step_label(*step)!r} has started it in run {run} of this instance, and it is {status}. Give each call and each "
+            "run an id of its own (event.run_number is new after a restart), or none; or delete that instance and retry this one."
+        )
+    return InstanceAlreadyExists(text, workflow=row.workflow, instance_id=row.instance_id)
 
 
 def _tell(using: str, parent: int, first: int, last: int) -> None:

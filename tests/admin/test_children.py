@@ -35,6 +35,24 @@ def test_terminate_says_what_becomes_of_children(login, operator, django_assert_
     assert staying == f'1 (<a href="{reverse(PAGE, args=[goes_on.pk])}">mail/goes-on</a>)' and "page/over" not in page
 
 
+def test_a_restart_names_children_whose_ids_stay_taken(login, operator) -> None:
+    """CHD-02: those of the steps that run again, whatever their status. Ids that derive from their calls are new in each run."""
+    parent = make_instance()
+    derived = make_step(parent, "derived", kind=StepKind.CHILD, status=StepStatus.PENDING, finished=None)
+    for end in ("", "-2", "-r1", "-12-r3"):
+        make_instance(workflow="page", instance_id=f"{'0a' * 16}{end}", parent_step=derived, on_parent_end="terminate")
+    client, told = login(operator), "have their ids from the program keep them: "
+    assert told not in text_of(client.get(verb_url("restart", parent)))
+    step = make_step(parent, "mail", kind=StepKind.CHILD)
+    make_instance(workflow="mail", instance_id="march", parent_step=step, status=S.COMPLETE)
+    after = make_step(parent, "after")
+    for address in (verb_url("restart", parent), f"{verb_url('restart_from', parent)}?step={step.pk}"):
+        page = text_of(client.get(address))
+        given = page.split(told)[1].split("</li>")[0]
+        assert given.startswith("1 (<a href") and "mail/march</a>). The new run can start none" in given
+    assert told not in text_of(client.get(f"{verb_url('restart_from', parent)}?step={after.pk}"))
+
+
 def test_names_of_children_are_for_those_who_may_see_them(login, user_factory) -> None:
     """Design 9: the number is no secret to who may end the parent, the names are."""
     owner = user_factory("owner", permissions=["durableflow.operate_workflowinstance"], is_staff=True)

@@ -23,7 +23,10 @@ class Restart(ActingVerb):
 
     name = "restart"
     help = "Run an instance, or many, again from the start, or one from a step."
-    more = f"What runs again does so {KEYS}. Events that nobody has read are dropped."
+    more = (
+        f"What runs again does so {KEYS}. Events that nobody has read are dropped. Children of the old run keep their ids: where the "
+        "program gives one itself, and not with event.run_number, the new run cannot start that child until the old one is deleted."
+    )
     past = "Restarted"
     warning = f"%s will run again from the start, {KEYS}."
 
