@@ -2,34 +2,26 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from contextlib import closing
-from typing import Any, Final
+from functools import partial
 
 from durableflow.core import clock
 from durableflow.core.statuses import FINISHED, Status
+from durableflow.core.transactions import alias_of
 from durableflow.models import SentEvent, WorkflowInstance
 from durableflow.models.following import Follower
-
-FIRST_LOOK: Final = 0.02
-LAST_LOOK: Final = 0.25
+from durableflow.models.watching import wait_until
 
 
 def until_at_rest(instance: WorkflowInstance, seconds: float) -> None:
     """Return when the instance is at rest, is gone, or ``seconds`` are over.
 
     At rest: it has ended, is paused, or waits, and nothing is on its way to it: no due time has come and no event or
-    decision is undelivered. Must not run in a transaction, in which nothing new would show.
+    decision is undelivered. Does not poll on PostgreSQL (``models.watching``). Must not run in a transaction, in which nothing
+    new would show.
     """
-    end = time.monotonic() + seconds
-    pause = FIRST_LOOK
-    while not _at_rest(instance):
-        left = end - time.monotonic()
-        if left <= 0:
-            return
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, LAST_LOOK)
+    wait_until(instance, partial(_at_rest, instance), seconds)
 
 
 def until_told(instance: WorkflowInstance, after: int, types: Collection[str] | None, seconds: float) -> None:
@@ -40,11 +32,10 @@ def until_told(instance: WorkflowInstance, after: int, types: Collection[str] | 
 
 
 def _at_rest(instance: WorkflowInstance) -> bool:
-    rows: Any = WorkflowInstance.objects.using(instance._state.db)
-    row = rows.filter(pk=instance.pk).values("status", "wake_at").first()
+    using = alias_of(instance)
+    row = WorkflowInstance.objects.using(using).filter(pk=instance.pk).values("status", "wake_at").first()
     if row is None or row["status"] in FINISHED or row["status"] == Status.PAUSED:
         return True
     if row["status"] != Status.WAITING or (row["wake_at"] is not None and row["wake_at"] <= clock.host_now()):
         return False
-    on_the_way = SentEvent.objects.using(instance._state.db).filter(instance=instance.pk, delivered=False)
-    return not on_the_way.exists()
+    return not SentEvent.objects.using(using).filter(instance=instance.pk, delivered=False).exists()

@@ -62,7 +62,7 @@ class Hub:
         self._lonely_at = 0.0
         self._name = uuid.uuid4().hex
         self._marks: dict[str, float] = {}
-        self._marked: dict[int, float] = {}
+        self._marked: dict[tuple[int, bool], float] = {}
         self._complaint = ""
         self._reconnect_at = 0.0
 
@@ -91,20 +91,21 @@ class Hub:
             found.discard(member)
             if not found:
                 self._members.pop(member.pk, None)
-                self._marked.pop(member.pk, None)
+                for ends in (False, True):
+                    self._marked.pop((member.pk, ends), None)
             self._lonely_at = time.monotonic()
 
-    def marked_at(self, pk: int) -> float | None:
+    def marked_at(self, pk: int, ends: bool) -> float | None:
         """When somebody of this process has marked the instance last, since the present connection is there: one mark serves
-        all."""
+        all. ``ends``: for its end and for rest alone (``core.notices``)."""
         with self._lock:
-            return self._marked.get(pk)
+            return self._marked.get((pk, ends))
 
-    def note_mark(self, pk: int, generation: int, at: float) -> None:
+    def note_mark(self, pk: int, ends: bool, generation: int, at: float) -> None:
         """It was marked at that moment, when the connection was of that generation."""
         with self._lock:
             if generation == self.generation and pk in self._members:
-                self._marked[pk] = at
+                self._marked[pk, ends] = at
 
     def expect(self) -> str:
         """The text of a notice that somebody is about to give: it has to arrive here soon."""

@@ -1,8 +1,12 @@
-"""The notice to those who follow an instance: its history has grown (reference 12; design 9).
+"""The notice to those who follow an instance, or wait for its end: it has changed (reference 12; design 9).
 
 PostgreSQL only: on SQLite a commit is seen by itself (``PRAGMA data_version``). Who follows marks the instance's row with
 ``followed_until``; who writes history of a marked row gives a notice after the commit. One that is lost, because the process
-ended between the two, costs at most ``core.hearing.MARK_EVERY`` seconds.
+ended between the two, costs at most ``models.watching.MARK_EVERY`` seconds.
+
+Who only waits for the end, or until the instance is at rest, must not cost a notice with each step. The mark for that says a
+moment ``APART`` before the one until which it holds. So whoever writes a step takes it for one that is over, and only those who
+end an instance, put it to rest, or change it from outside look for it too.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ CHANNEL: Final = "durableflow_history"
 # In the writer's transaction the notification would make all commits wait for one another. Here it is a transaction of its own,
 # after the commit, and need not reach the disk: nothing is lost with it.
 _NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
+APART: Final = timedelta(days=36_500)
+_APART: Final = f"interval '{APART.days} days'"
 # The mark is by the database's clock, and looked at by the host's: better a notice too many.
 _SLACK: Final = timedelta(minutes=2)
 
@@ -41,15 +47,35 @@ def give(using: str, pk: int) -> None:
 
 
 def give_all(using: str, rows: Iterable[Any]) -> None:
-    """The same for rows that the caller has locked: those of them that somebody follows."""
+    """The same for rows that the caller has locked: those of them that somebody follows or waits for."""
     for row in rows:
-        if followed(row.followed_until):
+        if marked(row.followed_until):
             give(using, row.pk)
 
 
-def followed(until: Any) -> bool:
-    """Whether somebody may still follow an instance whose mark is ``until``."""
-    return until is not None and bool(until > clock.host_now() - _SLACK)
+def marked(until: Any) -> bool:
+    """Whether somebody may still follow an instance whose mark is ``until``, or wait for it."""
+    if until is None:
+        return False
+    now = clock.host_now() - _SLACK
+    return bool(until > now or now - APART < until < now - APART / 2)
+
+
+def marked_sql(column: str, now: str) -> str:
+    """The same as a condition, for a mark in ``column`` and ``now``, both SQL; NULL where there is no mark."""
+    return f"({column} > {now} OR ({column} > {now} - {_APART} AND {column} < {now} - {_APART} / 2))"
+
+
+def mark_sql(column: str, seconds: str, *, ends: bool) -> str:
+    """SQL for a mark that holds for ``seconds``; ``column``: the present one. ``ends``: for the end and for rest alone. Such a
+    one leaves a mark of somebody who follows in place, which tells more, as long as that one is renewed."""
+    now = "clock_timestamp()"
+    until = f"{now} + make_interval(secs => {seconds})"
+    if not ends:
+        return until
+    return (
+        f"CASE WHEN {column} > {now} + make_interval(secs => {seconds}) / 2 THEN {column} ELSE {until} - {_APART} END"
+    )
 
 
 def _give(using: str, pk: int) -> None:

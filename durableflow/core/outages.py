@@ -13,6 +13,7 @@ from django.db import Error, InterfaceError, OperationalError
 _LOCKED: Final = "55P03"
 _BESIDE: Final = ("40P01", "40001")
 """A deadlock, a serialization failure."""
+_READ_ONLY: Final = ("25006", "42501")
 _SQLITE_BUSY: Final = ("SQLITE_BUSY", "SQLITE_LOCKED")
 _SQLITE: Final = (*_SQLITE_BUSY, "SQLITE_CANTOPEN", "SQLITE_IOERR", "SQLITE_FULL")
 # Classes of SQLSTATE: connection, insufficient resources, rollback of a transaction (deadlock, serialization), errors of
@@ -38,6 +39,11 @@ def passes(error: Error) -> bool:
 def locked(error: Error) -> bool:
     """Whether somebody holds a row for longer than a statement was to wait (PostgreSQL)."""
     return getattr(error.__cause__, "sqlstate", None) == _LOCKED
+
+
+def read_only(error: Error) -> bool:
+    """Whether it may not be written here: a session that only reads, or a role without the right to (PostgreSQL)."""
+    return getattr(error.__cause__, "sqlstate", None) in _READ_ONLY
 
 
 def contended(error: Error) -> bool:

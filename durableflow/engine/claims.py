@@ -10,11 +10,11 @@ from uuid import UUID
 
 from durableflow.core import notices
 from durableflow.core.statuses import Status
-from durableflow.engine import flushing, held, slots
+from durableflow.engine import flushing, followed, held, slots
 from durableflow.engine.lease import Claim, Lease, elapsed, told_of_stop
 from durableflow.engine.sql import moment
 from durableflow.engine.taking import Found, by_class, by_pk, oldest, take
-from durableflow.engine.verdicts import LIMIT, TAKE
+from durableflow.engine.verdicts import HELD, LIMIT, TAKE
 
 OLDEST_EVERY: Final = 4
 WINDOW: Final = 64
@@ -85,6 +85,8 @@ def _round(using: str, find: Found, wanted: int, window: int, *, plain: bool = F
     rows = take(using, find, wanted, window, plain=plain)
     taken = _claims(using, [row.values for row in rows if row.values], before)
     changed = any(row.verdict not in (TAKE, LIMIT) for row in rows)
+    if changed and not plain:  # who waits until an instance is at rest has to hear that it is put aside
+        followed.tell(using, [row.pk for row in rows if row.verdict in HELD])
     limited = [(row.pk, row.workflow, row.key) for row in rows if row.verdict == LIMIT]
     if limited:
         admitted, parked = slots.admit(using, limited, wanted - len(taken))
@@ -104,7 +106,7 @@ def _claims(using: str, rows: Sequence[tuple[Any, ...]], before: float) -> list[
 def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
     (pk, workflow, instance_id, run_number, execution, seed, params, created, scheduled_for, deadline_at) = row[:10]
     (created_by_id, code_version, interruptions, give_backs, holds_slot, key, status, parent_step) = row[10:18]
-    (followed, cron, token, lost_token, lost_owner, now) = row[18:]
+    (marked, cron, token, lost_token, lost_owner, now) = row[18:]
     counted = lost_token is not None
     if not counted and lost_owner is not None:  # its lost attempt is still to be charged (``Claim.lost_mark``)
         lost_token = abs(lost_owner)
@@ -123,7 +125,7 @@ def _made(using: str, row: tuple[Any, ...], before: float) -> Claim:
             parent_step=parent_step,
             children=run_number > 1,
             pausing=status == Status.WAITING_FOR_PAUSE,
-            followed=followed is not None and (moment(followed) or now_at) > now_at,
+            followed=marked is not None and (moment(marked) or now_at) > now_at,
         ),
         workflow=workflow,
         instance_id=instance_id,

@@ -14,7 +14,7 @@ from django.db import InterfaceError, OperationalError, connections, transaction
 
 from durableflow.core import notices
 from durableflow.core.transactions import write_transaction
-from durableflow.engine import inbox
+from durableflow.engine import followed, inbox
 from durableflow.engine.lease import Lease
 from durableflow.engine.orphans import end_orphans
 from durableflow.engine.sql import INSTANCE, SENT, any_of, is_postgres, run
@@ -72,8 +72,8 @@ def _look(using: str) -> list[int]:
 
 def _deliver_at_once(using: str) -> Delivery:
     """The usual case: all that is there, in one statement. What that leaves is looked at more closely."""
-    found, locked, left, due, followed = inbox.deliver_at_once(using, BATCH)
-    for pk in followed:
+    found, locked, left, due, marked = inbox.deliver_at_once(using, BATCH)
+    for pk in marked:
         notices.give(using, pk)
     if left:
         return Delivery(_deliver_in_transaction(using, found), due)
@@ -99,20 +99,10 @@ def _deliver_in_transaction(using: str, wanted: list[int]) -> bool:
         locked = inbox.lock(using, wanted)
         count, held_up = inbox.hand_over(using, locked, BATCH, wake=True) if locked else (0, False)
         if count:
-            _tell_followers(using, locked)
+            followed.tell(using, locked)
         missing = set(wanted).difference(locked)
         again = bool(missing and _drop_orphans(using, missing)) or held_up or count >= BATCH
     return end_orphans(using, wanted) or again
-
-
-def _tell_followers(using: str, locked: list[int]) -> None:
-    """After the commit (on SQLite it is seen by itself)."""
-    if is_postgres(using):
-        among, params = any_of(using, "id", locked)
-        for (pk,) in run(
-            using, f"SELECT id FROM {INSTANCE} WHERE {among} AND followed_until > CURRENT_TIMESTAMP", params
-        ):
-            notices.give(using, pk)
 
 
 def _drop_orphans(using: str, missing: set[int]) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final
 
-from durableflow.core import clock, codec, failures
+from durableflow.core import clock, codec, failures, notices
 from durableflow.core.statuses import Status
 from durableflow.core.transactions import raw_transaction, write_transaction
 from durableflow.engine import flushing
@@ -47,7 +47,10 @@ def _suspended(lease: Lease, wake_at: datetime | None) -> tuple[float | None] | 
         sql = _suspend_sql(timeout(), clock.postgres("clock"))
         until = None if wake_at is None else wake_at.isoformat()
         rows = run(lease.using, sql, [until, str(lease.pk), str(lease.token)], bare=True)
-        return (None if rows[0][0] is None else float(rows[0][0]),) if rows else None
+        if not rows:
+            return None
+        lease.followed = _true(rows[0][1])
+        return (None if rows[0][0] is None else float(rows[0][0]),)
     return _suspend_sqlite(lease, wake_at)
 
 
@@ -65,7 +68,7 @@ def _suspend_sql(timeout: str, now: str) -> str:
     return f"""WITH {timeout} UPDATE {INSTANCE} AS i SET status = {_SUSPENDED}, {_FREE.format(false="false")},
                     wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, {_BOUND}) END
                 FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status IN ('running', 'rolling_back') AND t.v IS NOT NULL
-                RETURNING extract(epoch FROM i.wake_at - {now})::float8"""
+                RETURNING extract(epoch FROM i.wake_at - {now})::float8, {notices.marked_sql("i.followed_until", now)}"""
 
 
 # Moments are texts of one form: they compare as times do.
@@ -132,8 +135,8 @@ def _finish(
         rows = run(lease.using, sql, params, bare=True)
         if not rows:
             raise LeaseLost(lease.label)
-        # Nothing comes after the end: who follows since this very body must hear of it.
-        lease.followed = rows[0][1] == "t" or rows[0][1] is True
+        # Nothing comes after the end: who follows or waits since this very body must hear of it.
+        lease.followed = _true(rows[0][1])
         return
     with write_transaction(lease.using) if leftovers else raw_transaction(lease.using):
         now = clock.sqlite_text(clock.host_now())
@@ -170,7 +173,12 @@ def _finish_sql(leftovers: bool, later: bool, timeout: str, now: str) -> str:
         ){closing}
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
         SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i
-        RETURNING id, (SELECT followed_until > {now} FROM i){f", {ASYNC_COMMIT}" if later else ""}"""
+        RETURNING id, (SELECT {notices.marked_sql("followed_until", now)} FROM i){f", {ASYNC_COMMIT}" if later else ""}"""
+
+
+def _true(value: Any) -> bool:
+    """Whether it is true, as the server's text or as the driver reads it."""
+    return value == "t" or value is True
 
 
 def _public(error: str) -> str:
@@ -231,6 +239,7 @@ def _let_go(
         row.status = Status.QUEUED
     if row.status == Status.WAITING_FOR_PAUSE:
         rest(row, fence.now)
+        notices.give_all(lease.using, [row])  # also to those who wait for rest alone
     row.save(update_fields=["status", "wake_at", "paused_at", "give_backs", *LET_GO_FIELDS])
     return row
 

@@ -11,6 +11,7 @@ from django.contrib.auth import get_user_model
 from django.db import connections
 
 from durableflow.core import clock
+from durableflow.core.notices import marked_sql
 from durableflow.core.statuses import SentKind
 from durableflow.engine import outcomes
 from durableflow.engine.sql import (
@@ -105,7 +106,7 @@ def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
             WHERE i.id = d.pk AND {_ASLEEP} RETURNING i.id, i.status = 'waiting' AND i.wake_at <= {now} AS due)
         SELECT ARRAY(SELECT pk FROM w), ARRAY(SELECT id FROM own),
             (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free}), (SELECT min(id) FROM x WHERE due),
-            ARRAY(SELECT id FROM own WHERE followed_until > {now})
+            ARRAY(SELECT id FROM own WHERE {marked_sql("followed_until", now)})
         FROM (SELECT {ASYNC_COMMIT}) AS c"""
 
 

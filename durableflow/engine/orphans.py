@@ -98,6 +98,7 @@ def _end(using: str, pks: Sequence[int]) -> tuple[list[int], bool]:
             for key, count in sorted(slots.items()):
                 limits.free(using, INSTANCE, key, count)
             _delivered(using, list(reasons))
+            notices.give_all(using, [row for row in rows if row.pk in spared])  # nothing is on its way to it any more
             free = len(rows) < len(pks) and wanted.exclude(pk__in=[row.pk for row in rows]).exists()
             return [row.pk for row in ended], free
     except OperationalError as error:

@@ -17,7 +17,7 @@ from django.db import OperationalError, connections
 
 from durableflow.authoring.events import freeze
 from durableflow.authoring.options import Options
-from durableflow.core import clock, codec, registry
+from durableflow.core import clock, codec, notices, registry
 from durableflow.core.outages import locked
 from durableflow.core.transactions import write_transaction
 from durableflow.engine.fence import timeout
@@ -103,8 +103,12 @@ def _put_aside(using: str, key: str, pks: list[int], seconds: float | None) -> i
             change, params = f"wake_at = {clock.postgres('clock')} + make_interval(secs => %s)", [seconds]
         sql = f"""UPDATE {INSTANCE} AS i SET {change} FROM (
             SELECT id FROM {INSTANCE} WHERE id = ANY(%s::bigint[]) AND {condition} FOR NO KEY UPDATE SKIP LOCKED
-            ) AS x WHERE i.id = x.id RETURNING i.id"""
-        return len(run(using, sql, [*params, pks]))
+            ) AS x WHERE i.id = x.id RETURNING i.id, {notices.marked_sql("i.followed_until", "CURRENT_TIMESTAMP")}"""
+        rows = run(using, sql, [*params, pks])
+        for pk, marked in rows:
+            if marked:
+                notices.give(using, pk)  # after the commit
+        return len(rows)
     marks, now = ", ".join(["%s"] * len(pks)), clock.sqlite_text(clock.host_now())
     sql = f"""UPDATE {INSTANCE} SET wake_at = NULL, hold = %s, concurrency_key = %s, {counts}
         WHERE id IN ({marks}) AND {condition} RETURNING id"""

@@ -8,7 +8,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import F
 
-from durableflow.core import clock, dispatch, notices
+from durableflow.core import clock, dispatch
 from durableflow.core.aio import async_twin
 from durableflow.core.statuses import STEP_FINISHED, Hold, PendingStatus, Status, StepKind, StepStatus, Via
 from durableflow.models import family, undoing
@@ -157,7 +157,6 @@ def rest(row: InstanceFields, now: datetime) -> None:
         reason="" if asked is None else asked.reason,
         at=now,
     )
-    notices.give_all(str(row._state.db), [row])
 
 
 def _due(row: InstanceFields, now: datetime) -> datetime | None:

@@ -68,7 +68,7 @@ def removing(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
         for pk, _, _, workflow, instance_id, parent_step, status, followed in locked:
             if parent_step is not None and status not in FINISHED:  # one that has ended has told it then
                 family.tell_parent(using, pk, f"{workflow}/{instance_id}", family.DELETED, parent_step)
-            if notices.followed(followed):
+            if notices.marked(followed):
                 notices.give(using, pk)  # after the commit
         family.end_children(using, pks, "was deleted")
         yield pks

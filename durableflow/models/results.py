@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,9 +10,9 @@ from asgiref.sync import sync_to_async
 from durableflow.core import atomicity, clock
 from durableflow.core.exceptions import WorkflowFailed
 from durableflow.core.statuses import FINISHED, Status
+from durableflow.core.transactions import alias_of
 from durableflow.models.instance_fields import InstanceFields
-
-FIRST_LOOK, LAST_LOOK = 0.01, 0.5
+from durableflow.models.watching import await_until, wait_until
 
 
 class ResultVerbs(InstanceFields):
@@ -28,59 +26,56 @@ class ResultVerbs(InstanceFields):
 
         ``timeout``: seconds, None: for ever. Raises WorkflowFailed when it ended errored or terminated, TimeoutError,
         and RuntimeError inside ``atomic()``: there the end could never become visible (unless the instance has ended
-        already).
+        already). On PostgreSQL a wait of more than 0.1 seconds does not poll (``models.watching``).
         """
-        waiting = _Waiting(timeout)
-        while (pause := self._look(waiting)) is not None:
-            time.sleep(pause)
+        waiting = _Waiting(self, timeout)
+        if not wait_until(self, waiting.look, timeout):
+            raise waiting.too_long()
         return self._end()
 
     async def aresult(self, timeout: float | None = None) -> Any:
-        """``result`` for ``await``: everything else of the event loop goes on meanwhile, synchronous code too."""
-        waiting = _Waiting(timeout)
-        while (pause := await sync_to_async(self._look)(waiting)) is not None:
-            await asyncio.sleep(pause)
+        """``result`` for ``await``: no thread waits, and everything else of the event loop goes on meanwhile, synchronous
+        code too."""
+        waiting = _Waiting(self, timeout)
+        if not await await_until(self, waiting.look, timeout):
+            raise waiting.too_long()
         return await sync_to_async(self._end)()
 
-    def _look(self, waiting: _Waiting) -> float | None:
-        """Seconds until the next look; None once the instance has ended."""
-        model: Any = type(self)
-        status = model._default_manager.using(self._state.db).values_list("status", flat=True).get(pk=self.pk)
-        if status in FINISHED:
-            return None
-        if where := atomicity.opened():
-            raise RuntimeError(
-                f"result() of {self.label} inside {where} can never see the end: call it after the commit."
-            )
-        if waiting.timeout is None and clock.stopped() is not None:
-            raise RuntimeError(f"{self.label} is {status} and the test's clock stands still: it would never end.")
-        pause = waiting.next_pause()
-        if pause is None:
-            raise TimeoutError(f"{self.label} has not ended within {waiting.timeout} seconds; it is {status}.")
-        return pause
-
     def _end(self) -> Any:
-        self.refresh_from_db()
+        self.refresh_from_db(using=alias_of(self))
         if self.status == Status.COMPLETE:
             return self.output
         raise failed(self.workflow, self.instance_id, self.status, self.error)  # type: ignore[attr-defined]
 
 
 class _Waiting:
-    """How long somebody still waits, and in which steps."""
+    """Somebody who waits for the end of an instance. ``status``: what it was at the last look."""
 
-    def __init__(self, timeout: float | None) -> None:
-        self.timeout = timeout
-        self._end = None if timeout is None else time.monotonic() + timeout
-        self._pause = FIRST_LOOK
+    def __init__(self, instance: InstanceFields, timeout: float | None) -> None:
+        self._instance = instance
+        self._timeout = timeout
+        self._status = ""
 
-    def next_pause(self) -> float | None:
-        """Seconds to the next look, longer each time; None when the time is over."""
-        pause, self._pause = self._pause, min(self._pause * 1.5, LAST_LOOK)
-        if self._end is None:
-            return pause
-        left = self._end - time.monotonic()
-        return min(pause, left) if left > 0 else None
+    def look(self) -> bool:
+        """Whether the instance has ended. Raises RuntimeError where its end could never be seen."""
+        # Where changes go: what tells of them comes from there, and a replica may be behind.
+        model: Any = type(self._instance)
+        rows = model._default_manager.using(alias_of(self._instance)).filter(pk=self._instance.pk)
+        self._status = rows.values_list("status", flat=True).get()
+        if self._status in FINISHED:
+            return True
+        label = self._instance.label
+        if where := atomicity.opened():
+            raise RuntimeError(f"result() of {label} inside {where} can never see the end: call it after the commit.")
+        if self._timeout is None and clock.stopped() is not None:
+            raise RuntimeError(f"{label} is {self._status} and the test's clock stands still: it would never end.")
+        return False
+
+    def too_long(self) -> TimeoutError:
+        """The error of one who has waited in vain."""
+        return TimeoutError(
+            f"{self._instance.label} has not ended within {self._timeout} seconds; it is {self._status}."
+        )
 
 
 def failed(workflow: str, instance_id: str, status: str, error: Mapping[str, Any] | None) -> WorkflowFailed:

@@ -13,6 +13,7 @@ from django.db import connection, connections
 from django.utils import timezone
 
 from durableflow.models import PendingEvent, SentEvent, WorkflowInstance
+from durableflow.models.watching import ThreadWatch
 from tests.api.conftest import ORDERS, queries_of
 
 pytestmark = pytest.mark.django_db
@@ -299,7 +300,7 @@ def test_wrong_waits(wait, viewer, order) -> None:
 )
 def test_an_instance_at_rest_is_answered_at_once(fields, viewer, order, monkeypatch) -> None:
     order(**fields)
-    monkeypatch.setattr("durableflow.api.waiting.time.sleep", lambda seconds: pytest.fail("it waited"))
+    monkeypatch.setattr(ThreadWatch, "wait", lambda self, most: pytest.fail("it waited"))
     assert viewer.get(f"{URL}?wait=60").json()["status"] == fields["status"]
 
 
@@ -310,12 +311,12 @@ def test_the_wait_goes_on_until_something_happens(fields, viewer, order, monkeyp
     order(**fields)
     looks = []
 
-    def end(seconds: float) -> None:
-        looks.append(seconds)
+    def end(self: ThreadWatch, most: float) -> None:
+        looks.append(most)
         if len(looks) == 3:
             WorkflowInstance.objects.update(status="complete", wake_at=None)
 
-    monkeypatch.setattr("durableflow.api.waiting.time.sleep", end)
+    monkeypatch.setattr(ThreadWatch, "wait", end)
     assert viewer.get(f"{URL}?wait=60").json()["status"] == "complete"
     assert len(looks) == 3
 
@@ -324,7 +325,7 @@ def test_an_event_on_its_way_is_waited_for(viewer, order, monkeypatch) -> None:
     """Who has just decided gets the answer of what follows, not of what was."""
     row = order()
     SentEvent.objects.create(instance=row, run_number=1, type="note", sent_at=timezone.now())
-    monkeypatch.setattr("durableflow.api.waiting.time.sleep", lambda seconds: SentEvent.objects.update(delivered=True))
+    monkeypatch.setattr(ThreadWatch, "wait", lambda self, most: SentEvent.objects.update(delivered=True))
     assert viewer.get(f"{URL}?wait=60").json()["status"] == "waiting"
 
 
@@ -348,6 +349,6 @@ def test_a_wait_sees_what_another_process_commits(viewer, order) -> None:
 
 def test_a_deleted_instance_ends_the_wait(viewer, order, monkeypatch) -> None:
     order(status="running")
-    monkeypatch.setattr("durableflow.api.waiting.time.sleep", lambda seconds: WorkflowInstance.objects.all().delete())
+    monkeypatch.setattr(ThreadWatch, "wait", lambda self, most: WorkflowInstance.objects.all().delete())
     assert viewer.get(f"{URL}?wait=60").status_code == 404
     assert not PendingEvent.objects.exists()
