@@ -31,9 +31,9 @@ class AsyncChildren(AsyncFacade):
         """Start an instance of ``workflow`` and wait for its output; the wait costs nothing.
 
         The child ends with this instance. ``instance_id``: default one that derives from this call, the same at every
-        replay. ``timeout``: how long to wait (None: for ever); then the child is terminated. Raises WorkflowFailed where the
-        child failed (its error is ``__cause__``) or was terminated, WorkflowTimeout, InstanceAlreadyExists, CodecError,
-        InvalidConfig.
+        replay; one that is given stays taken in later runs (put ``event.run_number`` into it). ``timeout``: how long to wait
+        (None: for ever); then the child is terminated. Raises WorkflowFailed where the child failed (its error is
+        ``__cause__``) or was terminated, WorkflowTimeout, InstanceAlreadyExists, CodecError, InvalidConfig.
         """
         return self._runtime.acall(group_checks.child_call(name, workflow, params, instance_id, timeout))
 

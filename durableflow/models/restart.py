@@ -48,7 +48,8 @@ class RestartVerbs(InstanceFields):
 
         Without ``from_step`` all runs again, with a new seed and so new idempotency keys: waits and steps that are open are
         cancelled, children that the old run still waits for end, those that it has started go on, events that nobody has read
-        are closed. Steps, waits and history of the old run stay under its number. That its parent has ended before does not end it.
+        are closed. Steps, waits and history of the old run stay under its number, and so do its children: an id that ``run`` has given to
+        one stays taken. That its parent has ended before does not end it.
 
         ``from_step``, a record of the present run or its name: what was started before it is kept, with its values, errors and
         keys, and goes on where it had not finished. The step and all that was started after it run again, with new keys, and so

@@ -18,8 +18,8 @@ ASKED: Final = ("workflow_paused", "workflow_waiting_for_pause")
 
 @dataclass(frozen=True, kw_only=True)
 class TimerView:
-    """Something that ends by itself. ``label``: its step, '' for the whole instance (``max_duration``). ``at``: when it would end
-    if the clock ran on. ``left``: what it has left, None where it keeps its date (``sleep_until``)."""
+    """Something that ends by itself. ``label``: its step, '' for the whole instance (``max_duration``). ``at``: when it ends,
+    of a paused instance if it was resumed now. ``left``: what it has left, None where it keeps its date (``sleep_until``)."""
 
     label: str
     kind: str
@@ -71,13 +71,14 @@ def timers_of(instance: WorkflowInstance) -> list[TimerView]:
         TimerView(
             label=step_label(scope, name, count),
             kind=kind,
-            at=at,
+            at=at if kind == StepKind.SLEEP_UNTIL else clock.running_on(at, instance.paused_at) or at,
             left=None if kind == StepKind.SLEEP_UNTIL else max(at - now, timedelta()),
         )
         for scope, kind, name, count, at in rows.values_list("scope", "kind", "name", "count", "wake_at")[:MOST_TIMERS]
     ]
     if instance.deadline_at is not None and instance.status not in (Status.COMPLETE, Status.ERRORED, Status.TERMINATED):
-        whole = TimerView(label="", kind="", at=instance.deadline_at, left=max(instance.deadline_at - now, timedelta()))
+        at = deadline_of(instance) or instance.deadline_at
+        whole = TimerView(label="", kind="", at=at, left=max(instance.deadline_at - now, timedelta()))
         found.append(whole)
     return found
 

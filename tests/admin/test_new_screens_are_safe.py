@@ -11,6 +11,7 @@ from django.utils import timezone
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import WorkflowSchedule
 from tests.admin.acting import confirm, select
+from tests.admin.flows import AdminReport
 from tests.admin.rows import S, add_history, make_instance, make_step, make_wait, send
 from tests.admin.test_screens_are_safe import EVIL, Tags
 
@@ -66,7 +67,7 @@ def test_pages_of_the_life_cycle(login, superuser, hostile) -> None:
 
 def test_pages_of_schedules(login, superuser) -> None:
     """Rows that came past the form, and what was typed into it."""
-    row = WorkflowSchedule(workflow="admin-report", name="night", cron="0 2 * * *")
+    row = WorkflowSchedule(workflow=AdminReport.workflow_name(), name="night", cron="0 2 * * *")
     row.save()
     hostile = {"workflow": EVIL[:64], "name": EVIL[:60], "cron": EVIL, "timezone": EVIL[:64], "problem": EVIL}
     row.skipped.create(slot=timezone.now(), last=timezone.now(), reason="refused", detail=EVIL, at=timezone.now())

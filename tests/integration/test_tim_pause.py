@@ -127,6 +127,7 @@ def told(row: WorkflowInstance) -> list[Any]:
         [wait["deadline"] for wait in timeline.waiting_for(row)],
         [(view.label, view.wake_at, view.next_attempt_at, view.wait and view.wait.deadline) for view in views],
         [wait.current_deadline for wait in row.pending_events.order_by("id")],
+        [timer.at for timer in timeline.timers_of(row)],
     ]
 
 
