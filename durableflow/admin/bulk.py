@@ -20,7 +20,7 @@ from django.views.decorators.csrf import csrf_exempt
 
 from durableflow import operations
 from durableflow.admin.actions import log_each, log_text
-from durableflow.admin.family import number_told
+from durableflow.admin.family import have_given_ids, number_told
 from durableflow.admin.jobs import Job, StaleJob
 from durableflow.admin.step_verbs import StepVerbsMixin
 from durableflow.admin.verbs import AGAIN, VERBS, Verb
@@ -36,6 +36,10 @@ SLICE: Final = 3.0
 """Seconds after which a request ends and the next one goes on."""
 RUN_AGAIN: Final = "restarted"
 UNREAD: Final = gettext_lazy("Events that nobody has read are dropped.")
+GIVEN: Final = gettext_lazy(
+    "Some have child workflows with ids from the program. Those keep them: where the program does not put the run number into such an id, "
+    "the new run cannot start its child until the old one is deleted."
+)
 
 DO: Final[dict[str, Callable[..., operations.BulkReport]]] = {
     "retry": operations.bulk_retry,
@@ -238,7 +242,7 @@ class BulkMixin(StepVerbsMixin):
             fitting_left=max(0, number - MOST_LISTED),
             others=named_rows(job.others),
             others_left=max(0, job.skipped.total() - MOST_LISTED),
-            warnings=[AGAIN, UNREAD] if verb.name == "restart" else (),
+            warnings=[AGAIN, UNREAD, *([GIVEN] if have_given_ids(keys) else [])] if verb.name == "restart" else (),
             children=number_told(keys) if verb.name in ("terminate", "delete") and keys else (),
             job=job.token(),
             bulk_url=self.url("bulk"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from django.db.models import Q
+from django.db.models import F, Q
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -47,6 +47,14 @@ def given_ids(steps: Any, user: Any, url: Callable[..., str]) -> SafeString | st
     derives from its call is new in each run."""
     children = WorkflowInstance.objects.filter(parent_step__in=steps.order_by().values("pk")).order_by("id")
     return _told(children.exclude(instance_id__regex=DERIVED), user, url)
+
+
+def have_given_ids(keys: Sequence[int]) -> bool:
+    """Whether the present run of one of these instances has such a child. One query for each few hundred, until one is found."""
+    run = F("parent_step__instance__run_number")
+    children = WorkflowInstance.objects.filter(parent_step__run_number=run).exclude(instance_id__regex=DERIVED)
+    some = (keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE))
+    return any(children.filter(parent_step__instance__in=each).exists() for each in some)
 
 
 def number_told(keys: Sequence[int]) -> list[str]:

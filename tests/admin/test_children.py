@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from django.urls import reverse
 
+from durableflow.admin.bulk import GIVEN
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import WorkflowInstance
-from tests.admin.acting import LIST, text_of, verb_url
+from tests.admin.acting import LIST, select, text_of, verb_url
 from tests.admin.rows import S, make_instance, make_step
 from tests.admin.test_rollback import page_of
 
@@ -51,6 +52,19 @@ def test_a_restart_names_children_whose_ids_stay_taken(login, operator) -> None:
         given = page.split(told)[1].split("</li>")[0]
         assert given.startswith("1 (<a href") and "mail/march</a>). The new run can start none" in given
     assert told not in text_of(client.get(f"{verb_url('restart_from', parent)}?step={after.pk}"))
+
+
+def test_the_list_action_says_that_ids_of_children_stay_taken(login, operator) -> None:
+    """CHD-02: of the present run; a child of an earlier one was in the way of that already."""
+    client, parents = login(operator), [make_instance(status=S.COMPLETE, run_number=2) for _ in range(3)]
+    for parent, run, instance_id in zip(parents, (2, 1, 2), ("0a" * 16, "january", "march"), strict=True):
+        step = make_step(parent, "mail", kind=StepKind.CHILD, run_number=run)
+        make_instance(workflow="mail", instance_id=instance_id, parent_step=step, status=S.COMPLETE)
+    assert str(GIVEN) not in text_of(select(client, "restart", parents[:2]))
+    assert str(GIVEN) in text_of(select(client, "restart", parents))
+    for parent in parents:
+        type(parent).objects.filter(pk=parent.pk).update(status=S.WAITING)
+    assert str(GIVEN) not in text_of(select(client, "pause", parents))
 
 
 def test_names_of_children_are_for_those_who_may_see_them(login, user_factory) -> None:
