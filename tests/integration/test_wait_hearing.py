@@ -1,0 +1,213 @@
+"""Waiting for a result: what is asked of the database meanwhile, and what happens where nothing is heard (design 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.db import connection
+
+from durableflow.core import clock, hearing, notices
+from durableflow.models import WorkflowInstance, watching
+from tests.integration.wait_flows import AwaitedOrder, AwaitedSteps, Waiter, threads_of_hearing
+from tests.support.concurrency import PATIENCE, Task, eventually, together
+from tests.support.engine import drain_all, drained
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _notices_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(watching, "MARK_EVERY", 3600.0)
+    monkeypatch.setattr(watching, "HEAR_AFTER", 0.0)
+    yield
+    eventually(lambda: hub()._thread is None, "the end of the thread")
+    hearing._hubs.clear()
+
+
+def hub() -> hearing.Hub:
+    """What this process hears."""
+    found = hearing.hub_of("default")
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """For how long somebody was going to wait without a look."""
+    found: list[float] = []
+    real = watching.ThreadWatch.wait
+
+    def wait(self: watching.ThreadWatch, most: float) -> None:
+        found.append(min(most, self._longest()))
+        real(self, most)
+
+    monkeypatch.setattr(watching.ThreadWatch, "wait", wait)
+    return found
+
+
+@pytest.mark.postgresql_only
+def test_nothing_is_asked_while_it_waits(waits: list[float]) -> None:
+    """Scenario L: neither time that passes nor what others do, nor its own steps; then one look, and the output."""
+    row, other = AwaitedOrder.create(), AwaitedSteps.create(5)
+    row.pause()
+    waiter = Waiter(row)
+    eventually(lambda: waits and waits[-1] > 50, "a long wait")
+    before = list(waiter.statements)
+    drain_all()
+    assert drained(other).is_finished
+    row.history.create(run_number=1, type="note", at=row.created)
+    assert waiter.statements == before
+    row.terminate()
+    with pytest.raises(Exception, match="terminated"):
+        waiter.task.result()
+    assert len(waiter.statements) == len(before) + 2
+    assert sum("pg_notify" in sql for sql in waiter.statements) == 1
+
+
+def test_the_first_looks_are_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ends at once costs neither a connection nor a mark, and its row is nobody's for a moment."""
+    monkeypatch.setattr(watching, "HEAR_AFTER", 3600.0)
+    row = AwaitedSteps.create(2)
+    waiting = Task(lambda: AwaitedSteps.get(row.instance_id).result(timeout=60))
+    drain_all()
+    assert waiting.result() == [0, 1]
+    with pytest.raises(TimeoutError, match="is queued"):
+        AwaitedOrder.create().result(timeout=0.05)
+    assert (hub()._thread, hub().generation) == (None, 0)
+    assert not WorkflowInstance.objects.exclude(followed_until=None).exists()
+
+
+def test_whoever_comes_while_it_ends_misses_nothing() -> None:
+    """The mark races with claim, checkpoints and end; each round ends, by notices alone."""
+    for number in range(40):
+        row = AwaitedSteps.create(number % 3 + 1)
+
+        def wait(row: WorkflowInstance = row) -> Any:
+            return AwaitedSteps.get(row.instance_id).result(timeout=60)
+
+        def execute(row: WorkflowInstance = row) -> None:
+            eventually(lambda: drained(AwaitedSteps.get(row.instance_id)).is_finished, "the end")
+
+        first, _, second = together(wait, execute, wait)
+        assert first.result() == second.result() == list(range(number % 3 + 1))
+
+
+@pytest.mark.postgresql_only
+def test_a_lost_notice_heals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever renews the mark looks."""
+    monkeypatch.setattr(watching, "MARK_EVERY", 0.3)
+    row = AwaitedSteps.create(1)
+    waiter = Waiter(row)
+    monkeypatch.setattr(notices, "_give", lambda using, pk: None)
+    drain_all()
+    assert waiter.task.result() == [0]
+
+
+def test_many_share_one_connection_and_leave_nothing() -> None:
+    """Scenario L: one thread hears for all; who waits no longer is forgotten."""
+    rows = [AwaitedOrder.create() for _ in range(3)]
+    waiters = [Waiter(row) for row in rows for _ in range(3)]
+    eventually(lambda: sum(map(len, hub()._members.values())) == 9, "all wait")
+    assert threads_of_hearing() == 1
+    with pytest.raises(TimeoutError, match="is queued"):
+        rows[0].result(timeout=0.05)
+    assert sum(map(len, hub()._members.values())) == 9
+    for row in rows:
+        row.send_event("go", row.pk)
+    drain_all()
+    assert [waiter.task.result() for waiter in waiters] == [row.pk for row in rows for _ in range(3)]
+    assert not hub()._members and not hub()._marked
+
+
+def test_awaiting() -> None:
+    """Many tasks wait, no thread does; one that is cancelled is forgotten at once, and so is one whose time is over."""
+    rows = [AwaitedOrder.create() for _ in range(3)]
+    started = threading.Event()
+    before = {thread.name for thread in threading.enumerate()}
+
+    async def wait() -> list[Any]:
+        tasks = [asyncio.create_task(row.aresult(timeout=PATIENCE)) for row in rows for _ in range(5)]
+        broken = asyncio.create_task(rows[0].aresult())
+        while hub().deaf or hub()._marks or sum(map(len, hub()._members.values())) < 16:
+            await asyncio.sleep(0.005)
+        waiting = [thread for thread in threading.enumerate() if thread.name not in before]
+        assert len(waiting) <= 3, waiting  # the loop's own, Django's, and the one that hears
+        broken.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await broken
+        with pytest.raises(TimeoutError, match="is queued"):
+            await rows[0].aresult(timeout=0.05)
+        assert sum(map(len, hub()._members.values())) == 15
+        started.set()
+        return await asyncio.gather(*tasks)
+
+    waiters = Task(lambda: async_to_sync(wait)())
+    eventually(lambda: started.is_set() or waiters.error, "all wait")
+    for row in rows:
+        row.send_event("go", row.pk)
+    drain_all()
+    assert waiters.result() == [row.pk for row in rows for _ in range(5)]
+    assert not hub()._members
+
+
+@pytest.mark.postgresql_only
+def test_a_session_that_may_only_read(waits: list[float]) -> None:
+    """It cannot mark the row, so it looks each second."""
+    row = AwaitedSteps.create(1)
+
+    def wait() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY")
+        return AwaitedSteps.get(row.instance_id).result(timeout=60)
+
+    task = Task(wait)
+    eventually(lambda: task.error or (len(waits) > 1 and hub().generation), "a look")
+    drain_all()
+    assert task.result() == [0]
+    assert max(waits) <= watching.DEAF_PAUSE
+
+
+def read_mark(row: WorkflowInstance) -> datetime:
+    """The mark in the row."""
+    found = WorkflowInstance.objects.values_list("followed_until", flat=True).get(pk=row.pk)
+    assert found is not None
+    return found
+
+
+@pytest.mark.postgresql_only
+def test_the_two_kinds_of_marks() -> None:
+    """One for the end alone does not weaken that of somebody who follows, as long as that is renewed; the other replaces it."""
+    row = AwaitedOrder.create()
+    follows, waiting = watching.ThreadWatch(row), watching.ThreadWatch(row, ends=True)
+    year = timedelta(days=366)
+    waiting._mark(hub())
+    weak = read_mark(row)
+    assert weak < clock.host_now() - 99 * year and notices.marked(weak)
+    follows._mark(hub())
+    strong = read_mark(row)
+    assert strong > clock.host_now()
+    waiting._mark(hub())
+    assert read_mark(row) == strong
+    WorkflowInstance.objects.filter(pk=row.pk).update(followed_until=clock.host_now() + timedelta(seconds=20))
+    waiting._mark(hub())
+    assert read_mark(row) < clock.host_now() - 99 * year
+    hub()._marks.clear()
+
+
+@pytest.mark.postgresql_only
+@pytest.mark.parametrize("apart", [timedelta(), notices.APART])
+def test_a_mark_that_is_over_asks_for_nothing(apart: timedelta) -> None:
+    """Of either kind, for those who write in SQL and for those who have read the row."""
+    for seconds, wanted in ((60, True), (-600, False)):
+        until = clock.host_now() + timedelta(seconds=seconds) - apart
+        assert notices.marked(until) is wanted
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT {notices.marked_sql('%s::timestamptz', 'now()')}", [until] * 3)
+            assert cursor.fetchone() == (wanted,)
+    assert not notices.marked(None)
