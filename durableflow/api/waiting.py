@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import closing
 from functools import partial
+from typing import Any
+
+from django.db.models import Exists, OuterRef
 
 from durableflow.core import clock
 from durableflow.core.statuses import FINISHED, Status
@@ -33,9 +36,12 @@ def until_told(instance: WorkflowInstance, after: int, types: Collection[str] | 
 
 def _at_rest(instance: WorkflowInstance) -> bool:
     using = alias_of(instance)
-    row = WorkflowInstance.objects.using(using).filter(pk=instance.pk).values("status", "wake_at").first()
+    on_the_way = SentEvent.objects.using(using).filter(instance=OuterRef("pk"), delivered=False)
+    rows: Any = WorkflowInstance.objects.using(using).filter(pk=instance.pk)
+    # One statement: a delivery between two would show neither the event on its way nor the instance that it has made due.
+    row = rows.values("status", "wake_at", sent=Exists(on_the_way)).first()
     if row is None or row["status"] in FINISHED or row["status"] == Status.PAUSED:
         return True
     if row["status"] != Status.WAITING or (row["wake_at"] is not None and row["wake_at"] <= clock.host_now()):
         return False
-    return not SentEvent.objects.using(using).filter(instance=instance.pk, delivered=False).exists()
+    return not row["sent"]

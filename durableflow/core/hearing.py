@@ -159,7 +159,9 @@ class Hub:
             self.generation += 1
             self._marks.clear()
             self._marked.clear()
-            self.deaf = bool(self._complaint)
+            self.deaf = (
+                True  # a pooler may swallow what comes: until the notice of a mark is here, it is looked each second
+            )
         if not tested:
             self._recovered()
         self._poke_all()
@@ -170,7 +172,10 @@ class Hub:
                 with self._lock:
                     own = self._marks.pop(payload, None) is not None
                 if own:
+                    was_deaf = self.deaf
                     self._recovered()
+                    if was_deaf:
+                        self._poke_all()  # who waits for a second has no need to
             elif payload.isdecimal():
                 with self._lock:
                     found = list(self._members.get(int(payload), ()))

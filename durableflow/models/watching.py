@@ -201,13 +201,12 @@ def wait_until(instance: InstanceFields, done: Callable[[], bool], seconds: floa
     any number) are over before. Raises what it raises. Must not run in a transaction, in which nothing new would show."""
     end = _end_of(seconds)
     with ThreadWatch(instance, ends=True) as watch:
-        while True:
-            watch.arm()
-            if done():
-                return True
+        while not done():
             if (left := end - time.monotonic()) <= 0:
                 return False
             watch.wait(left)
+            watch.arm()
+        return True
 
 
 async def await_until(instance: InstanceFields, done: Callable[[], bool], seconds: float | None) -> bool:
@@ -215,15 +214,17 @@ async def await_until(instance: InstanceFields, done: Callable[[], bool], second
     end = _end_of(seconds)
     watch = TaskWatch(instance, ends=True)
 
-    def look() -> bool:
+    def look_again() -> bool:
         watch.arm()
         return done()
 
     try:
-        while not await sync_to_async(look)():
+        ended = await sync_to_async(done)()
+        while not ended:
             if (left := end - time.monotonic()) <= 0:
                 return False
             await watch.wait(left)
+            ended = await sync_to_async(look_again)()
         return True
     finally:
         watch.close()

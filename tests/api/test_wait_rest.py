@@ -9,6 +9,7 @@ import pytest
 from rest_framework.test import APIClient
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
+from durableflow.api import waiting
 from durableflow.models import WorkflowInstance, watching
 from tests.integration.wait_flows import AwaitedOrder, Waiter
 from tests.support.concurrency import Gate, Task
@@ -107,6 +108,15 @@ def test_an_event_that_nobody_waits_for(asked: Callable[[WorkflowInstance], Wait
     request = asked(row)
     drain_all()
     assert request.task.result()["status"] == "waiting"
+
+
+def test_it_looks_at_one_moment(django_assert_num_queries: Any) -> None:
+    """Else a delivery between two statements would make a rest of what has just become due."""
+    row = AwaitedOrder.create()
+    drain_all()
+    row.send_event("other")
+    with django_assert_num_queries(1):
+        assert not waiting._at_rest(row)
 
 
 def test_it_is_paused(asked: Callable[[WorkflowInstance], Waiter]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
-from durableflow.core import clock, hearing, notices
+from durableflow.core import clock, ears, hearing, notices
 from durableflow.models import WorkflowInstance, watching
 from tests.integration.wait_flows import AwaitedOrder, AwaitedSteps, Waiter, threads_of_hearing
 from tests.support.concurrency import PATIENCE, Task, eventually, together
@@ -168,6 +169,18 @@ def test_a_session_that_may_only_read(waits: list[float]) -> None:
 
     task = Task(wait)
     eventually(lambda: task.error or (len(waits) > 1 and hub().generation), "a look")
+    drain_all()
+    assert task.result() == [0]
+    assert max(waits) <= watching.DEAF_PAUSE
+
+
+@pytest.mark.postgresql_only
+def test_behind_a_pooler_it_looks_each_second(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> None:
+    """From the first moment on: nobody relies on what has not been heard yet."""
+    monkeypatch.setattr(ears.PostgresEar, "hear", lambda self, seconds: time.sleep(0.05) or [])
+    row = AwaitedSteps.create(1)
+    task = Task(lambda: AwaitedSteps.get(row.instance_id).result(timeout=60))
+    eventually(lambda: task.error or hub()._marks, "a mark")
     drain_all()
     assert task.result() == [0]
     assert max(waits) <= watching.DEAF_PAUSE
