@@ -266,12 +266,13 @@ def test_retry_opens_a_race_anew_that_was_open_at_the_end(stopped_clock: Stopped
         def run(self, event: WorkflowEvent, step: Step) -> Any:
             first = step.race(
                 "first",
-                a=lambda: step.race("inner", a=lambda: wait(step), b=lambda: step.sleep("b", "1 day")).value,
+                a=lambda: step.sleep("a", "1 day"),
                 b=lambda: step.wait_for_event("b", type="b", timeout=None).payload,
             )
             return [first.name, first.value]
 
     instance = drained(Late.create())
+    assert instance.status == S.WAITING
     stopped_clock.advance("1 hour")
     instance = drained(instance)
     assert instance.status == S.ERRORED and {status for _, status in steps_of(instance)} == {"cancelled"}
