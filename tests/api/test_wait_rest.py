@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from rest_framework.test import APIClient
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
 from durableflow.api import waiting
+from durableflow.engine.claims import claim
+from durableflow.engine.executor import execute
 from durableflow.models import WorkflowInstance, watching
-from tests.integration.wait_flows import AwaitedOrder, Waiter
+from tests.integration.wait_flows import AwaitedOrder, AwaitedParent, Waiter
 from tests.support.concurrency import Gate, Task
 from tests.support.engine import drain_all
 
@@ -154,6 +157,22 @@ def test_it_is_deleted(asked: Callable[[WorkflowInstance], Waiter]) -> None:
     request = asked(row)
     AwaitedOrder.get(row.instance_id).delete()
     assert request.task.result()["code"] == "not_found"
+
+
+def test_the_message_of_its_parents_end_is_overtaken(asked: Callable[[WorkflowInstance], Waiter]) -> None:
+    """The parent has been retried and waits for it once more: nothing is on its way to it any more."""
+    parent = AwaitedParent.create(instance_id="asked")
+    drain_all()
+    past = parent.created - timedelta(days=1)
+    WorkflowInstance.objects.filter(pk=parent.pk).update(deadline_at=past, wake_at=past)
+    (claimed,) = claim("default", pk=parent.pk)
+    execute(claimed, renew=False)
+    assert AwaitedParent.get("asked").status == "errored"
+    AwaitedParent.get("asked").retry()
+    WorkflowInstance.objects.filter(pk=parent.pk).update(deadline_at=None)
+    request = asked(AwaitedOrder.get("child-of-asked"))
+    drain_all()
+    assert request.task.result()["status"] == "waiting"
 
 
 def test_it_is_held_for_other_code(asked: Callable[[WorkflowInstance], Waiter]) -> None:
