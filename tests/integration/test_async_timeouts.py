@@ -168,7 +168,7 @@ def test_waiting_for_the_instances_thread_is_none_of_a_bodys_time() -> None:
         return await Group.objects.acount()
 
     async def run(step: AsyncStep, log: list[Any]) -> Any:
-        return await asyncio.gather(step.do("orm", orm, timeout=0.6), step.do("plain", time.sleep, 1.5))
+        return await asyncio.gather(step.do("orm", orm, timeout=1.4), step.do("plain", time.sleep, 2))
 
     instance = drained(async_workflow(run, []).create())
     assert instance.output == [0, None], instance.error
