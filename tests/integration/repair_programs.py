@@ -254,6 +254,12 @@ def _left(world: RepairWorld, step: Any, node: Node) -> Script:
     return node.name
 
 
+def _mistake(world: RepairWorld, step: Any, node: Node) -> Script:
+    world.mistake((step.instance_id, node.name))
+    yield partial(step.do, node.name, world.body, retries=AGAIN)
+    return node.name
+
+
 def _side(world: RepairWorld, step: Any, node: Node) -> Script:
     new = yield partial(step.patched, node.name)
     assert new is True, "a patch was taken back"
@@ -266,11 +272,11 @@ _KINDS: Final[dict[str, Callable[[RepairWorld, Any, Node], Script]]] = {
     "wait": _wait, "shared": _shared, "strict": _strict, "patient": _patient, "approval": _approval, "race": _race,
     "work": _work, "map": _map, "settled_map": _settled_map, "gather": _gather, "settled": _settled, "child": _child, "bounded": _bounded,
     "join": _join,
-    "settled_join": _settled_join, "left": _left, "side": _side,
+    "settled_join": _settled_join, "left": _left, "side": _side, "mistake": _mistake,
 }  # fmt: skip
 PLAIN: Final = [
     "do", "do", "once", "atomic", "undone", "caught", "sleep", "until", "wait", "shared", "strict", "patient", "approval", "race", "map",
-    "settled_map", "side",
+    "settled_map", "side", "mistake",
 ]  # fmt: skip
 GROUPS: Final = ["gather", "gather", "gather", "settled"]
 CHILDREN: Final = ["work", "child", "child", "bounded", "join", "settled_join", "left"]
