@@ -11,11 +11,16 @@ import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
+from hypothesis import HealthCheck, settings
 
 from durableflow.core import hearing
 from durableflow.engine import chores, declaring, heartbeat
 
 UserFactory = Callable[..., User]
+
+# How long an example takes, and how long it takes to make one, tells of the machine alone.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
