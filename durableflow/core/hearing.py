@@ -159,9 +159,8 @@ class Hub:
             self.generation += 1
             self._marks.clear()
             self._marked.clear()
-            self.deaf = (
-                True  # a pooler may swallow what comes: until the notice of a mark is here, it is looked each second
-            )
+            # A pooler may swallow what comes: until the notice of a mark has arrived, it is looked each second.
+            self.deaf = True
         if not tested:
             self._recovered()
         self._poke_all()

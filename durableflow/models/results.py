@@ -49,7 +49,7 @@ class ResultVerbs(InstanceFields):
 
 
 class _Waiting:
-    """Somebody who waits for the end of an instance. ``status``: what it was at the last look."""
+    """Somebody who waits for the end of an instance. It keeps what its status was at the last look."""
 
     def __init__(self, instance: InstanceFields, timeout: float | None) -> None:
         self._instance = instance

@@ -13,6 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync
 from django.db import connection
 
+from durableflow import WorkflowFailed
 from durableflow.core import clock, ears, hearing, notices
 from durableflow.models import WorkflowInstance, watching
 from tests.integration.wait_flows import AwaitedOrder, AwaitedSteps, Waiter, threads_of_hearing
@@ -65,7 +66,7 @@ def test_nothing_is_asked_while_it_waits(waits: list[float]) -> None:
     row.history.create(run_number=1, type="note", at=row.created)
     assert waiter.statements == before
     row.terminate()
-    with pytest.raises(Exception, match="terminated"):
+    with pytest.raises(WorkflowFailed, match="terminated"):
         waiter.task.result()
     assert len(waiter.statements) == len(before) + 2
     assert sum("pg_notify" in sql for sql in waiter.statements) == 1
@@ -184,6 +185,32 @@ def test_behind_a_pooler_it_looks_each_second(monkeypatch: pytest.MonkeyPatch, w
     drain_all()
     assert task.result() == [0]
     assert max(waits) <= watching.DEAF_PAUSE
+
+
+@pytest.mark.postgresql_only
+def test_once_it_hears_it_waits_for_notices(monkeypatch: pytest.MonkeyPatch, waits: list[float]) -> None:
+    """Whoever waited for a second only, because nothing had been heard yet, is told that something has."""
+    monkeypatch.setattr(watching, "DEAF_PAUSE", 1800.0)
+    mark, hear, marked_at = watching.Watch._mark, ears.PostgresEar.hear, [0]
+
+    def note(self: watching.Watch, found: hearing.Hub) -> bool:
+        marked_at[0] = len(waits)
+        return mark(self, found)
+
+    def late(self: ears.PostgresEar, seconds: float) -> list[str]:
+        found = hear(self, seconds)
+        if found:  # the notice of the mark comes when it is waited for
+            eventually(lambda: len(waits) > marked_at[0], "a wait")
+        return found
+
+    monkeypatch.setattr(watching.Watch, "_mark", note)
+    monkeypatch.setattr(ears.PostgresEar, "hear", late)
+    row = AwaitedOrder.create()
+    waiter = Waiter(row, lambda instance: instance.result())
+    eventually(lambda: waits and waits[-1] > 1801, "a long wait")
+    row.terminate()
+    with pytest.raises(WorkflowFailed, match="terminated"):
+        waiter.task.result()
 
 
 def read_mark(row: WorkflowInstance) -> datetime:
