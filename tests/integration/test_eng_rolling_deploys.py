@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.utils import timezone
 
 from durableflow import Step, Workflow, WorkflowEvent, drain
 from durableflow.admin.instances import short_reason
@@ -217,7 +216,7 @@ def test_rows_at_the_head_hide_nobody(stopped_clock: StoppedClock, head: str) ->
     """Design 4, 6: a thousand rows that cannot be taken stand before one that can; one look gets there."""
     registry.register("rolling-healthy", Healthy)
     kind = gone([])
-    old = timezone.now() - timedelta(days=300)
+    old = stopped_clock.now - timedelta(days=300)
     rows = [
         WorkflowInstance(
             workflow=kind.workflow_name(),
