@@ -25,6 +25,7 @@ from durableflow.engine.interception import Interceptor
 from durableflow.engine.lease import Lease
 from durableflow.engine.unwind import ProcessDied
 from durableflow.models import ConcurrencyLimit, PendingEvent, StepRecord, WorkflowInstance
+from durableflow.models.keeping import CLOSED
 from tests.integration.conftest import StoppedClock
 from tests.integration.repair_programs import Author
 
@@ -290,6 +291,7 @@ class RepairWorld(Author):
     def send(self, row: WorkflowInstance, type: str) -> None:
         """An event, and no other is like it."""
         self.sent += 1
+        self.clock.advance(0.001)  # after the wait was opened
         row.send_event(type, {"to": type, "number": self.sent})
 
     def pass_time(self) -> None:
@@ -305,6 +307,13 @@ class RepairWorld(Author):
         assert not self.wrong, self.wrong
         waits = Counter(PendingEvent.objects.filter(status="open").values_list("step", flat=True))
         assert all(count == 1 for count in waits.values()), "a wait is open twice"
+        due = WorkflowInstance.objects.due()
+        for wait in PendingEvent.objects.filter(status="open", instance__status="waiting").exclude(instance__in=due):
+            unread = wait.instance.sent_events.filter(consumed_by__in=("", CLOSED), delivered=True, kind="event")
+            lost = unread.filter(type__in=wait.types, sent_at__gt=wait.opened)
+            assert not lost.exists(), (
+                f"{wait.name} of {wait.instance.label} waits, and nobody has read what was sent to it"
+            )
         for row in WorkflowInstance.objects.all():
             assert not row.blocked or "lost 10 times" in row.blocked, row.blocked
             if row.status in FINISHED:

@@ -15,7 +15,7 @@ from tests.integration.repair_world import RepairWorld
 
 pytestmark = pytest.mark.django_db(transaction=True)
 FIRST = int(os.environ.get("DURABLEFLOW_REPAIR_FIRST", "0"))
-SEEDS = range(FIRST, FIRST + int(os.environ.get("DURABLEFLOW_REPAIR_SEEDS", "12")))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("DURABLEFLOW_REPAIR_SEEDS", "10")))
 """More of them, and other ones: for a long search by hand."""
 THREADS = int(os.environ.get("DURABLEFLOW_REPAIR_THREADS", "0"))
 """Without threads a seed stands for one course of things."""
