@@ -36,8 +36,7 @@ def test_corrupt_journal_blocks_and_can_be_repaired(column: str, text: str, stop
                 except ZeroDivisionError:
                     got = "caught"
             else:
-                tries = step.do("again", again, retries=Retries(delay=60))
-                got = tries
+                got = step.do("again", again, retries=Retries(delay=60))
             step.sleep("nap", 60)
             return got
 
@@ -54,8 +53,7 @@ def test_corrupt_journal_blocks_and_can_be_repaired(column: str, text: str, stop
     instance = Poisoned.create()
     if column == "output":
         instance.send_event("mail", "hello")
-    drained(instance)
-    assert instance.status == S.WAITING
+    assert drained(instance).status == S.WAITING
     record = instance.steps.order_by("seq")[0]
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT {column} FROM durableflow_steprecord WHERE id = %s", [record.pk])

@@ -25,6 +25,29 @@ Status = WorkflowInstance.Status
 # Somebody else's transaction ------------------------------------------------------------------------------------------
 
 
+class Holder:
+    """A user whose transaction holds the only instance FOR UPDATE, from the first ``grab`` on."""
+
+    def __init__(self) -> None:
+        self.gate = Gate()
+        self.task: Task | None = None
+
+    def grab(self) -> None:
+        if self.task is None:
+            self.task = Task(self._hold)
+            self.gate.wait_until_reached()
+
+    def let_go(self) -> None:
+        assert self.task is not None
+        self.gate.open()
+        self.task.result()
+
+    def _hold(self) -> None:
+        with transaction.atomic():
+            WorkflowInstance.objects.select_for_update().get()
+            self.gate.stop_here()
+
+
 @pytest.mark.postgresql_only
 @pytest.mark.parametrize("place", ["checkpoint", "suspend", "finish", "wait"])
 def test_a_long_transaction_that_holds_the_row_loses_nothing(
@@ -36,30 +59,18 @@ def test_a_long_transaction_that_holds_the_row_loses_nothing(
         monkeypatch.setattr(module, "TIMEOUT", module.TIMEOUT.replace("5s", "100ms"))
     steps._postgres_sql.cache_clear()
     request.addfinalizer(steps._postgres_sql.cache_clear)
-    held = Gate()
+    holder = Holder()
     ran: list[str] = []
-
-    def hold() -> None:
-        with transaction.atomic():
-            WorkflowInstance.objects.select_for_update().get()
-            held.stop_here()
-
-    holder: list[Task] = []
-
-    def grab() -> None:
-        if not holder:
-            holder.append(Task(hold))
-            held.wait_until_reached()
 
     class Held(Workflow[Any, Any]):
         def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
             step.do("a", lambda: ran.append("a"))
             if place in ("suspend", "wait"):
                 if place == "wait":
-                    grab()
-                step.wait_for_event("x", type="x", notify=lambda pending: grab())
+                    holder.grab()
+                step.wait_for_event("x", type="x", notify=lambda pending: holder.grab())
             if place == "finish":
-                grab()
+                holder.grab()
             return "done"
 
     row = Held.create()
@@ -70,15 +81,14 @@ def test_a_long_transaction_that_holds_the_row_loses_nothing(
 
     def body_done() -> None:
         if place == "checkpoint":
-            grab()
+            holder.grab()
             claimed.lease.renewed -= seconds
 
     monkeypatch.setattr(type(claimed.lease), "require", lambda self: None)
     work = Task(lambda: execute(claimed, interceptor=At(body_done), renew=False))
-    held.wait_until_reached()
+    holder.gate.wait_until_reached()
     eventually(blocked, "the executor's wait for the row")
-    held.open()
-    holder[0].result()
+    holder.let_go()
     work.result()
     if place in ("suspend", "wait"):
         assert state(row)[0] == Status.WAITING

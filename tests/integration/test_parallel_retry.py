@@ -218,3 +218,30 @@ def test_the_message_of_a_group_hides_what_a_sensitive_step_says() -> None:
     instance = drained(Secret.create())
     assert instance.status == S.ERRORED and "both-1[1]/login-1" in str(instance.error)
     assert "s3cr3t" not in str(instance.error)
+
+
+def test_retry_opens_a_race_anew_that_was_open_at_the_end(stopped_clock: StoppedClock) -> None:
+    """The instance took too long, nobody had won: it goes on as it was, and the first that comes wins."""
+
+    class Late(Workflow):
+        class Meta:
+            max_duration = "1 hour"
+
+        def run(self, event: WorkflowEvent, step: Step) -> Any:
+            first = step.race(
+                "first",
+                a=lambda: step.sleep("a", "1 day"),
+                b=lambda: step.wait_for_event("b", type="b", timeout=None).payload,
+            )
+            return [first.name, first.value]
+
+    instance = drained(Late.create())
+    assert instance.status == S.WAITING
+    stopped_clock.advance("1 hour")
+    instance = drained(instance)
+    assert instance.status == S.ERRORED and {status for _, status in steps_of(instance)} == {"cancelled"}
+    instance.retry()
+    instance = drained(instance)
+    assert instance.status == S.WAITING and {status for _, status in steps_of(instance)} == {"pending"}
+    instance.send_event("b", 4)
+    assert drained(instance).output == ["b", 4]

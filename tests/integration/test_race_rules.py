@@ -256,33 +256,6 @@ def test_retry_leaves_the_losers_of_a_decided_race_alone(stopped_clock: StoppedC
     assert (drained(instance).output, dict(steps_of(instance))["first-1"]) == ("a", "complete")
 
 
-def test_retry_opens_a_race_anew_that_was_open_at_the_end(stopped_clock: StoppedClock) -> None:
-    """The instance took too long, nobody had won: it goes on as it was, and the first that comes wins."""
-
-    class Late(Workflow):
-        class Meta:
-            max_duration = "1 hour"
-
-        def run(self, event: WorkflowEvent, step: Step) -> Any:
-            first = step.race(
-                "first",
-                a=lambda: step.sleep("a", "1 day"),
-                b=lambda: step.wait_for_event("b", type="b", timeout=None).payload,
-            )
-            return [first.name, first.value]
-
-    instance = drained(Late.create())
-    assert instance.status == S.WAITING
-    stopped_clock.advance("1 hour")
-    instance = drained(instance)
-    assert instance.status == S.ERRORED and {status for _, status in steps_of(instance)} == {"cancelled"}
-    instance.retry()
-    instance = drained(instance)
-    assert instance.status == S.WAITING and {status for _, status in steps_of(instance)} == {"pending"}
-    instance.send_event("b", 4)
-    assert drained(instance).output == ["b", 4]
-
-
 def test_a_rollback_finds_its_handlers_beyond_a_race(stopped_clock: StoppedClock) -> None:
     """The replay that collects them asks the winner alone; a race that was not decided ends it there."""
     undone: list[str] = []
