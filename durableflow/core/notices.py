@@ -4,16 +4,15 @@ PostgreSQL only: on SQLite a commit is seen by itself (``PRAGMA data_version``).
 ``followed_until``; who writes history of a marked row gives a notice after the commit. One that is lost, because the process
 ended between the two, costs at most ``models.watching.MARK_EVERY`` seconds.
 
-Who only waits for the end, or until the instance is at rest, must not cost a notice with each step. The mark for that says a
-moment ``APART`` before the one until which it holds. So whoever writes a step takes it for one that is over, and only those who
-end an instance, put it to rest, or change it from outside look for it too.
+Who only waits for the end, or until the instance is at rest, must not cost a notice with each step. They mark it with
+``awaited_until``, which only those look at who end an instance, put it to rest, or change it from outside.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -26,9 +25,7 @@ CHANNEL: Final = "durableflow_history"
 # In the writer's transaction the notification would make all commits wait for one another. Here it is a transaction of its own,
 # after the commit, and need not reach the disk: nothing is lost with it.
 _NOTIFY: Final = "SELECT set_config('synchronous_commit', 'off', true), pg_notify(%s, %s)"
-APART: Final = timedelta(days=36_500)
-_APART: Final = f"interval '{APART.days} days'"
-# The mark is by the database's clock, and looked at by the host's: better a notice too many.
+# The marks are by the database's clock, and looked at by the host's: better a notice too many.
 _SLACK: Final = timedelta(minutes=2)
 
 
@@ -49,33 +46,20 @@ def give(using: str, pk: int) -> None:
 def give_all(using: str, rows: Iterable[Any]) -> None:
     """The same for rows that the caller has locked: those of them that somebody follows or waits for."""
     for row in rows:
-        if marked(row.followed_until):
+        if marked(row.followed_until, row.awaited_until):
             give(using, row.pk)
 
 
-def marked(until: Any) -> bool:
-    """Whether somebody may still follow an instance whose mark is ``until``, or wait for it."""
-    if until is None:
-        return False
-    now = clock.host_now() - _SLACK
-    return bool(until > now or now - APART < until < now - APART / 2)
+def marked(*until: datetime | None) -> bool:
+    """Whether one of the two marks of an instance still holds: somebody may follow it, or wait for it."""
+    over = clock.host_now() - _SLACK
+    return any(each is not None and each > over for each in until)
 
 
-def marked_sql(column: str, now: str) -> str:
-    """The same as a condition, for a mark in ``column`` and ``now``, both SQL; NULL where there is no mark."""
-    return f"({column} > {now} OR ({column} > {now} - {_APART} AND {column} < {now} - {_APART} / 2))"
-
-
-def mark_sql(column: str, seconds: str, *, ends: bool) -> str:
-    """SQL for a mark that holds for ``seconds``; ``column``: the present one. ``ends``: for the end and for rest alone. Such a
-    one leaves a mark of somebody who follows in place, which tells more, as long as that one is renewed."""
-    now = "clock_timestamp()"
-    until = f"{now} + make_interval(secs => {seconds})"
-    if not ends:
-        return until
-    return (
-        f"CASE WHEN {column} > {now} + make_interval(secs => {seconds}) / 2 THEN {column} ELSE {until} - {_APART} END"
-    )
+def marked_sql(now: str, row: str = "") -> str:
+    """The same as a condition of PostgreSQL, by ``now``, SQL as well; NULL where there is no mark. ``row``: the instance's alias with
+    a dot."""
+    return f"GREATEST({row}followed_until, {row}awaited_until) > {now}"  # of those that are not NULL
 
 
 def _give(using: str, pk: int) -> None:

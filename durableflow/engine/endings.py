@@ -68,7 +68,7 @@ def _suspend_sql(timeout: str, now: str) -> str:
     return f"""WITH {timeout} UPDATE {INSTANCE} AS i SET status = {_SUSPENDED}, {_FREE.format(false="false")},
                     wake_at = CASE WHEN i.woken THEN {now} ELSE LEAST(%s::timestamptz, {_BOUND}) END
                 FROM t WHERE i.id = %s AND i.lease_token = %s AND i.status IN ('running', 'rolling_back') AND t.v IS NOT NULL
-                RETURNING extract(epoch FROM i.wake_at - {now})::float8, {notices.marked_sql("i.followed_until", now)}"""
+                RETURNING extract(epoch FROM i.wake_at - {now})::float8, {notices.marked_sql(now, "i.")}"""
 
 
 # Moments are texts of one form: they compare as times do.
@@ -169,11 +169,12 @@ def _finish_sql(leftovers: bool, later: bool, timeout: str, now: str) -> str:
         WITH {timeout}, i AS (
             UPDATE {INSTANCE} AS i SET status = %s, output = %s, error = %s, finished = {now}, wake_at = NULL,
                 interruptions = 0, give_backs = 0, {_FREE.format(false="false")}
-            FROM t WHERE i.id = %s::bigint AND i.lease_token = %s::bigint AND t.v IS NOT NULL RETURNING i.id, i.run_number, i.followed_until
+            FROM t WHERE i.id = %s::bigint AND i.lease_token = %s::bigint AND t.v IS NOT NULL
+            RETURNING i.id, i.run_number, i.followed_until, i.awaited_until
         ){closing}
         INSERT INTO {HISTORY} (instance_id, run_number, type, kind, step, data, actor_name, via, reason, at)
         SELECT id, run_number, %s::text, '', '', %s::text, '', 'engine', '', {now} FROM i
-        RETURNING id, (SELECT {notices.marked_sql("followed_until", now)} FROM i){f", {ASYNC_COMMIT}" if later else ""}"""
+        RETURNING id, (SELECT {notices.marked_sql(now)} FROM i){f", {ASYNC_COMMIT}" if later else ""}"""
 
 
 def _true(value: Any) -> bool:

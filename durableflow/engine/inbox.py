@@ -93,7 +93,7 @@ def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
         WITH RECURSIVE {_found(condition.replace("s.", ""), "0")},
         w AS MATERIALIZED (SELECT pk FROM found WHERE pk IS NOT NULL LIMIT {most}),
         own AS MATERIALIZED (
-            SELECT i.id, i.run_number, i.followed_until FROM {INSTANCE} AS i
+            SELECT i.id, i.run_number, i.followed_until, i.awaited_until FROM {INSTANCE} AS i
             WHERE i.id IN (SELECT pk FROM w) ORDER BY i.id FOR NO KEY UPDATE SKIP LOCKED),
         e AS MATERIALIZED (
             SELECT s.id, s.sent_by_id, s.kind FROM {SENT} AS s WHERE s.instance_id IN (SELECT id FROM own) AND {condition}
@@ -106,7 +106,7 @@ def _at_once(now: str, users: str, key: str, condition: str, most: int) -> str:
             WHERE i.id = d.pk AND {_ASLEEP} RETURNING i.id, i.status = 'waiting' AND i.wake_at <= {now} AS due)
         SELECT ARRAY(SELECT pk FROM w), ARRAY(SELECT id FROM own),
             (SELECT count(*) FROM e) = {most} OR EXISTS (SELECT 1 FROM e WHERE NOT {free}), (SELECT min(id) FROM x WHERE due),
-            ARRAY(SELECT id FROM own WHERE {marked_sql("followed_until", now)})
+            ARRAY(SELECT id FROM own WHERE {marked_sql(now)})
         FROM (SELECT {ASYNC_COMMIT}) AS c"""
 
 

@@ -103,7 +103,7 @@ def _put_aside(using: str, key: str, pks: list[int], seconds: float | None) -> i
             change, params = f"wake_at = {clock.postgres('clock')} + make_interval(secs => %s)", [seconds]
         sql = f"""UPDATE {INSTANCE} AS i SET {change} FROM (
             SELECT id FROM {INSTANCE} WHERE id = ANY(%s::bigint[]) AND {condition} FOR NO KEY UPDATE SKIP LOCKED
-            ) AS x WHERE i.id = x.id RETURNING i.id, {notices.marked_sql("i.followed_until", "CURRENT_TIMESTAMP")}"""
+            ) AS x WHERE i.id = x.id RETURNING i.id, {notices.marked_sql("CURRENT_TIMESTAMP", "i.")}"""
         rows = run(using, sql, [*params, pks])
         for pk, marked in rows:
             if marked:

@@ -185,6 +185,7 @@ class Migration(migrations.Migration):
                 ('suspect', models.BooleanField(default=False, editable=False)),
                 ('woken', models.BooleanField(default=False, editable=False)),
                 ('followed_until', models.DateTimeField(editable=False, null=True)),
+                ('awaited_until', models.DateTimeField(editable=False, null=True)),
                 ('created_by', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL, verbose_name='created by')),
                 ('parent_step', models.ForeignKey(blank=True, db_index=False, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='children', to='durableflow.steprecord')),
             ],

@@ -127,6 +127,7 @@ class InstanceFields(models.Model):
     suspect = models.BooleanField(default=False, editable=False)
     woken = models.BooleanField(default=False, editable=False)
     followed_until = models.DateTimeField(null=True, editable=False)
+    awaited_until = models.DateTimeField(null=True, editable=False)
 
     if TYPE_CHECKING:
         # The relations of the tables that point here; declared, so that verbs need not import those tables.

@@ -62,13 +62,15 @@ def removing(rows: models.QuerySet[Any]) -> Iterator[list[Any]]:
         limits.lock_slots_of(rows)
         columns = ("pk", "concurrency_key", "holds_slot", "workflow", "instance_id", "parent_step_id", "status")
         locked = list(
-            rows.order_by("pk").select_for_update().values_list(*columns, "followed_until")  # FOR UPDATE
+            rows.order_by("pk")
+            .select_for_update()
+            .values_list(*columns, "followed_until", "awaited_until")  # FOR UPDATE
         )
         pks = [row[0] for row in locked]
-        for pk, _, _, workflow, instance_id, parent_step, status, followed in locked:
+        for pk, _, _, workflow, instance_id, parent_step, status, *marks in locked:
             if parent_step is not None and status not in FINISHED:  # one that has ended has told it then
                 family.tell_parent(using, pk, f"{workflow}/{instance_id}", family.DELETED, parent_step)
-            if notices.marked(followed):
+            if notices.marked(*marks):
                 notices.give(using, pk)  # after the commit
         family.end_children(using, pks, "was deleted")
         yield pks

@@ -21,7 +21,7 @@ from django.db import Error, connections
 
 from durableflow.core import clock
 from durableflow.core.hearing import Hub, Member, hub_of
-from durableflow.core.notices import CHANNEL, mark_sql
+from durableflow.core.notices import CHANNEL
 from durableflow.core.outages import locked, read_only
 from durableflow.core.transactions import alias_of
 from durableflow.models.instance_fields import InstanceFields
@@ -41,7 +41,7 @@ cost more than those few looks, and the mark would hold the row just when a work
 _MARK: Final = """
     WITH t AS MATERIALIZED (
         SELECT set_config('lock_timeout', '1s', true) AS v, set_config('synchronous_commit', 'off', true) AS w),
-    m AS (UPDATE {table} AS i SET followed_until = {until}
+    m AS (UPDATE {table} AS i SET {column} = clock_timestamp() + make_interval(secs => {seconds})
         FROM t WHERE i.id = %s AND t.v IS NOT NULL AND t.w IS NOT NULL RETURNING i.id)
     SELECT count(*), pg_notify(%s, %s) FROM m"""
 
@@ -56,8 +56,8 @@ class Watch:
         self._hear_from = time.monotonic() + (HEAR_AFTER if ends else 0.0)
         self._using = alias_of(instance)
         self._pk = instance.pk
-        until = mark_sql("i.followed_until", str(MARKED_FOR), ends=ends)
-        self._sql = _MARK.format(table=instance._meta.db_table, until=until)
+        column = "awaited_until" if ends else "followed_until"
+        self._sql = _MARK.format(table=instance._meta.db_table, column=column, seconds=MARKED_FOR)
         self._hub: Hub | None = None
         self._member: Member | None = None
         self._marked_in = 0

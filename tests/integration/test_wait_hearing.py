@@ -15,6 +15,7 @@ from django.db import connection
 
 from durableflow import WorkflowFailed
 from durableflow.core import clock, ears, hearing, notices
+from durableflow.engine.claims import claim
 from durableflow.models import WorkflowInstance, watching
 from tests.integration.wait_flows import AwaitedOrder, AwaitedSteps, Waiter, threads_of_hearing
 from tests.support.concurrency import PATIENCE, Task, eventually, together
@@ -82,7 +83,7 @@ def test_the_first_looks_are_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TimeoutError, match="is queued"):
         AwaitedOrder.create().result(timeout=0.05)
     assert (hub()._thread, hub().generation) == (None, 0)
-    assert not WorkflowInstance.objects.exclude(followed_until=None).exists()
+    assert not WorkflowInstance.objects.filter(awaited_until__isnull=False).exists()
 
 
 def test_whoever_comes_while_it_ends_misses_nothing() -> None:
@@ -213,41 +214,45 @@ def test_once_it_hears_it_waits_for_notices(monkeypatch: pytest.MonkeyPatch, wai
         waiter.task.result()
 
 
-def read_mark(row: WorkflowInstance) -> datetime:
-    """The mark in the row."""
-    found = WorkflowInstance.objects.values_list("followed_until", flat=True).get(pk=row.pk)
-    assert found is not None
-    return found
+def marks_of(row: WorkflowInstance) -> tuple[datetime | None, datetime | None]:
+    """The marks in the row: of those who follow, and of those who wait for the end."""
+    return WorkflowInstance.objects.values_list("followed_until", "awaited_until").get(pk=row.pk)
 
 
 @pytest.mark.postgresql_only
 def test_the_two_kinds_of_marks() -> None:
-    """One for the end alone does not weaken that of somebody who follows, as long as that is renewed; the other replaces it."""
+    """Each is renewed by its own kind and leaves the other alone; one for the end alone asks nobody who writes a step."""
     row = AwaitedOrder.create()
     follows, waiting = watching.ThreadWatch(row), watching.ThreadWatch(row, ends=True)
-    year = timedelta(days=366)
     waiting._mark(hub())
-    weak = read_mark(row)
-    assert weak < clock.host_now() - 99 * year and notices.marked(weak)
+    followed, awaited = marks_of(row)
+    assert followed is None and notices.marked(awaited)
+    (claimed,) = claim("default")
+    assert not claimed.lease.followed
     follows._mark(hub())
-    strong = read_mark(row)
-    assert strong > clock.host_now()
+    followed, same = marks_of(row)
+    assert notices.marked(followed) and same == awaited
     waiting._mark(hub())
-    assert read_mark(row) == strong
-    WorkflowInstance.objects.filter(pk=row.pk).update(followed_until=clock.host_now() + timedelta(seconds=20))
-    waiting._mark(hub())
-    assert read_mark(row) < clock.host_now() - 99 * year
+    same, later = marks_of(row)
+    assert same == followed and later is not None and awaited is not None and later > awaited
     hub()._marks.clear()
 
 
 @pytest.mark.postgresql_only
-@pytest.mark.parametrize("apart", [timedelta(), notices.APART])
-def test_a_mark_that_is_over_asks_for_nothing(apart: timedelta) -> None:
-    """Of either kind, for those who write in SQL and for those who have read the row."""
+@pytest.mark.parametrize("other", [None, -600])
+def test_a_mark_that_is_over_asks_for_nothing(other: int | None) -> None:
+    """Of either kind, whatever the other says, for those who write in SQL and for those who have read the row."""
+    row = AwaitedOrder.create()
+
+    def at(seconds: int | None) -> datetime | None:
+        return None if seconds is None else clock.host_now() + timedelta(seconds=seconds)
+
     for seconds, wanted in ((60, True), (-600, False)):
-        until = clock.host_now() + timedelta(seconds=seconds) - apart
-        assert notices.marked(until) is wanted
-        with connection.cursor() as cursor:
-            cursor.execute(f"SELECT {notices.marked_sql('%s::timestamptz', 'now()')}", [until] * 3)
-            assert cursor.fetchone() == (wanted,)
-    assert not notices.marked(None)
+        for marks in ((at(seconds), at(other)), (at(other), at(seconds))):
+            assert notices.marked(*marks) is wanted
+            rows = WorkflowInstance.objects.filter(pk=row.pk)
+            rows.update(followed_until=marks[0], awaited_until=marks[1])
+            with connection.cursor() as cursor:
+                cursor.execute(f"SELECT {notices.marked_sql('now()')} FROM {rows.model._meta.db_table}")
+                assert cursor.fetchone() == (wanted,)
+    assert not notices.marked(None, None)

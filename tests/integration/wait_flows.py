@@ -75,8 +75,8 @@ class AwaitedLate(Workflow):
 def hears(row: WorkflowInstance) -> bool:
     """Whether somebody waits for notices of ``row``, and they arrive."""
     hub = hearing.hub_of("default")
-    found = WorkflowInstance.objects.filter(pk=row.pk).values_list("followed_until", flat=True).first()
-    marked = connection.vendor == "sqlite" or found is not None
+    marks = WorkflowInstance.objects.filter(pk=row.pk).values_list("followed_until", "awaited_until").first()
+    marked = connection.vendor == "sqlite" or any(marks or ())
     return hub is not None and row.pk in hub._members and not hub.deaf and not hub._marks and marked
 
 
