@@ -199,8 +199,8 @@ class BodyRun(StepRun):
     def _check_left_open(self) -> None:
         """A body that made a durable call, or left a transaction open, is refused whatever it did then (design 6)."""
         replay = self.session.replay
-        if replay.refusal is not None:
-            raise replay.refusal
+        if (refusal := replay.refused_here()) is not None:
+            raise refusal
         if block := atomicity.opened(self.scope.wrappers):
             atomicity.abandon_opened()
             replay.refuse(

@@ -121,9 +121,10 @@ def begin(session: Session, identity: Identity, record: Record | None, config: d
 def end(
     session: Session, identity: Identity, record: Record, made: Sequence[Branch], return_exceptions: bool
 ) -> list[Any]:
-    """Finish the record, and give what the branches gave or raise how they failed."""
+    """Finish the record, and give what the branches gave or raise how they failed. Where a call was refused the others have not come
+    to their ends: the group stays open, and goes on when the program is put right."""
     errors = [branch.error for branch in made if branch.error is not None]
-    if not record.finished:
+    if not record.finished and session.replay.refusal is None:
         record.status = FAILED if errors and not return_exceptions else COMPLETE
         session.write(record)
     if errors and not return_exceptions:
@@ -197,7 +198,7 @@ def _settle_recorded(session: Session, record: Record, branch: Branch) -> None:
 
 def _check_met(session: Session, name: str, identity: Identity) -> None:
     missed = session.replay.unmet(name)
-    if missed is not None:
+    if missed is not None and session.replay.refusal is None:  # after one no branch gets further
         session.replay.halt(
             NonDeterminismError(
                 f"{session.claim.label}: gather {identity.label!r} is over, but {missed.identity.kind} {missed.identity.label!r} "

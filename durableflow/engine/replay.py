@@ -145,6 +145,7 @@ class Replay:
         self.where = where
         self.stop: Unwind | None = None
         self.refusal: InvalidDurableCall | None = None
+        self.refused_threads: set[int | None] = set()
         self.refused_calls = 0
         self.undoing = False
         self._open_block, self._thread, self.give_up = open_block, thread, give_up
@@ -196,11 +197,12 @@ class Replay:
             self._count(self.refusal)
             raise self.refusal
         if scope.busy is not None:
-            self.refuse(self.inside(call, scope.busy.label))
+            self.refuse(self.inside(call, scope.busy.label), scope.owner)
         if self._thread() != scope.owner:
             self.refuse(
                 f"{call} of {self.where} was called from another thread. Durable calls belong to the thread that runs run(), or to "
-                "that in which the engine runs a branch: use step.gather or step.map."
+                "that in which the engine runs a branch: use step.gather or step.map.",
+                None,
             )
         if block := self._open_block(scope):
             self.refuse(
@@ -221,10 +223,21 @@ class Replay:
             "run(), after the step."
         )
 
-    def refuse(self, message: str) -> NoReturn:
-        """Refuse a call; the refusal is sticky, so that catching it does not help."""
+    def refuse(self, message: str, *thread: int | None) -> NoReturn:
+        """Refuse a call; the refusal is sticky, so that catching it does not help. ``thread``: whose code has made it, this one's if
+        it is not said; None: nobody knows."""
         self.refusal = InvalidDurableCall(message)
+        self.refused_threads.update(thread or (self._thread(),))
         raise self.refusal
+
+    def refused_here(self) -> InvalidDurableCall | None:
+        """The refusal, if code of this thread may have caused it; that of another branch is none of a body's that runs beside."""
+        return self.refusal if self.refused_threads.intersection((self._thread(), None)) else None
+
+    def forget_refusal(self) -> None:
+        """What was refused has had its consequence."""
+        self.refusal = None
+        self.refused_threads.clear()
 
     def _again(self, stop: Unwind, call: str) -> NoReturn:
         """A durable call while the execution, or its branch, is stopping: from a ``finally`` it is unwound again, else the

@@ -106,7 +106,8 @@ def _as_it_was(record: Record) -> Record:
 def _ready(dry: DryRun, interceptor: Interceptor) -> Execution:
     """The dry replay's session, for the handlers: what ``step`` they hold refuses their durable calls as it does a body's."""
     session = dry.execution
-    session.replay.stop = session.replay.root.stop = session.replay.refusal = None
+    session.replay.stop = session.replay.root.stop = None
+    session.replay.forget_refusal()
     session.interceptor = Handlers(interceptor)
     session.dry, session.replay.undoing = False, True
     return session

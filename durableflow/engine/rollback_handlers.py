@@ -149,7 +149,7 @@ class HandlerRun(BodyRun):
         """It is marked already."""
 
     def _failed(self, error: BaseException) -> Any:
-        self.session.replay.refusal = None  # it fails this handler, which is not tried again, and nothing else
+        self.session.replay.forget_refusal()  # it fails this handler, which is not tried again, and nothing else
         return super()._failed(error)
 
     def raise_failed(self) -> NoReturn:
