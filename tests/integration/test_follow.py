@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -254,12 +255,14 @@ def test_a_lost_notice_costs_a_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_row_that_somebody_holds_is_polled() -> None:
     """Who follows neither waits for a lock for long nor misses what happens meanwhile."""
     row = FollowedOrder.create()
-    with following(row) as follower:
-        with held(row, lock="FOR NO KEY UPDATE"):
+    with ExitStack() as holding:
+        holding.enter_context(held(row, lock="FOR NO KEY UPDATE"))  # before anybody could mark it
+        with following(row) as follower:
             for type in ("event_received", "decided"):
                 HistoryEntry.objects.create(instance=row, run_number=1, type=type, at=row.created)
                 follower.sees(type)
-        row.terminate()
+            holding.close()
+            row.terminate()
 
 
 def test_nobody_is_notified_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
