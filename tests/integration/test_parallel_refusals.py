@@ -101,12 +101,12 @@ def test_the_others_come_to_their_ends_when_it_is_put_right(
 
 def test_the_same_in_tasks(stopped_clock: StoppedClock) -> None:
     """A body of another task, and what it has recorded."""
-    inside, broken, ran = asyncio.Event(), [True], []
+    inside, refused, broken, ran = asyncio.Event(), asyncio.Event(), [True], []
 
     async def work() -> str:
         ran.append(1)
         inside.set()
-        await asyncio.sleep(0.01)
+        await asyncio.wait_for(refused.wait(), PATIENCE)
         return "done"
 
     class Tasks(Workflow):
@@ -115,7 +115,10 @@ def test_the_same_in_tasks(stopped_clock: StoppedClock) -> None:
 
         async def decide(self, step: AsyncStep) -> Any:
             await inside.wait()
-            return await step.race("first", one=lambda: self.one(step), two=lambda: step.sleep("long", "1 day"))
+            try:
+                return await step.race("first", one=lambda: self.one(step), two=lambda: step.sleep("long", "1 day"))
+            finally:
+                refused.set()
 
         async def one(self, step: AsyncStep) -> Any:
             return await (step.do("body", str, 1) if broken else step.sleep("nap", 60))
