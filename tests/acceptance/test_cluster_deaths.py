@@ -176,10 +176,10 @@ def test_a_worker_that_stood_still_for_longer_than_its_lease_writes_nothing(tmp_
     held = Held(tmp_path)
     with cluster(tmp_path / "log", durableflow={"LEASE": 2}) as running:
         first = held.begun()
-        os.kill(first, signal.SIGSTOP)
+        running.freeze(first)
         held.begun(2)
         held.finish()
-        os.kill(first, signal.SIGCONT)
+        running.thaw(first)
         until(lambda: sum(" ended " in line for line in held.lines) == 2, "the first body ends too")
         serves(tmp_path, "later")
         assert complete(held.row)
@@ -192,11 +192,11 @@ def test_a_cluster_that_stood_still_goes_on(tmp_path: Path) -> None:
     held = Held(tmp_path)
     with cluster(tmp_path / "log", durableflow={"LEASE": 1}) as running:
         held.begun()
-        os.killpg(running.process.pid, signal.SIGSTOP)
+        running.freeze()
         late = ClusterSteps.create({"log": str(tmp_path / "late"), "name": "late"})
         row = WorkflowInstance.objects.filter(pk=held.row.pk)
         until(lambda: row.due().exists(), "the lease is over")
-        os.killpg(running.process.pid, signal.SIGCONT)
+        running.thaw()
         until(lambda: complete(late), "what came meanwhile is executed")
         held.finish()
         assert running.stop() == 0

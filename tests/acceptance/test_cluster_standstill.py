@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
@@ -51,7 +49,7 @@ def test_a_helper_that_stands_still_ends_the_cluster(tmp_path: Path, role: str) 
     """Status 75 for a service manager, one last message that says why, no orphan, and the work is done by the next cluster."""
     with cluster(tmp_path / "log", durableflow={"SHUTDOWN_GRACE": 1}, constants=SOON) as running:
         serves(tmp_path, "before")
-        os.kill(running.role("pusher") if role == "pusher" else running.sentinel(), signal.SIGSTOP)
+        running.freeze(running.role("pusher") if role == "pusher" else running.sentinel())
         row = created(tmp_path, "late")
         assert running.process.wait(60) == 75
         last = running.log.read_text().splitlines()[-1]
@@ -102,10 +100,10 @@ def test_a_machine_that_has_slept_is_no_standstill(tmp_path: Path) -> None:
     """SIGSTOP and SIGCONT of the whole cluster: everything is overdue, and nobody is to blame."""
     with cluster(tmp_path / "log", constants=SOON, TEST_LOOKS="1") as running:
         serves(tmp_path, "before")
-        os.killpg(running.process.pid, signal.SIGSTOP)
+        running.freeze()
         row = created(tmp_path, "late")
         until(lambda: overdue(row) > 6, "everything has been silent for longer than the watchdog's patience")
-        os.killpg(running.process.pid, signal.SIGCONT)
+        running.thaw()
         looks(running)
         until(lambda: complete(row), "it goes on")
         assert running.stop() == 0

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from durableflow.core.transactions import write_transaction
 from project.settings import BASE_DIR
 from tests.support.database import child_environment
 from tests.support.postgres import die_with_parent
@@ -112,6 +113,23 @@ class ClusterProcess:
         alive = set(self.members())
         return next((int(pid) for pid in reversed(said) if int(pid) in alive), 0)
 
+    def freeze(self, pid: int = 0) -> None:
+        """SIGSTOP of one process, or of all, at a moment at which it holds no lock of SQLite's: else nobody could write until
+        it is thawed, the test neither. Returns when nothing of it runs any more."""
+        with write_transaction("default"):
+            self._signal(pid, signal.SIGSTOP)
+            until(lambda: _stands_still(self.process.pid, pid), "nothing of it runs any more")
+
+    def thaw(self, pid: int = 0) -> None:
+        """SIGCONT of one process, or of all."""
+        self._signal(pid, signal.SIGCONT)
+
+    def _signal(self, pid: int, number: int) -> None:
+        if pid:
+            os.kill(pid, number)
+        else:
+            os.killpg(self.process.pid, number)
+
     def kill(self) -> None:
         """End everything at once."""
         with suppress(ProcessLookupError):
@@ -122,16 +140,25 @@ class ClusterProcess:
 
 def _any_runs(group: int) -> bool:
     """Whether a process of the group is no zombie; also where that cannot be seen (Linux alone shows it)."""
-    if not Path("/proc/self/stat").exists():
-        return True
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    return not Path("/proc/self/stat").exists() or any(state not in "ZX" for _pid, state in _states(group))
+
+
+def _states(group: int, which: str = "[0-9]*/stat") -> list[tuple[int, str]]:
+    """Pid and state of each process of the group, or of each thread (Linux)."""
+    found = []
+    for stat in Path("/proc").glob(which):
         try:
             state, _parent, its_group = stat.read_text().rpartition(")")[2].split()[:3]
         except OSError:
             continue
-        if int(its_group) == group and state not in "ZX":
-            return True
-    return False
+        if int(its_group) == group:
+            found.append((int(stat.parts[2]), state))
+    return found
+
+
+def _stands_still(group: int, pid: int) -> bool:
+    """Whether no thread of the process, or of the group, can run."""
+    return all(state in "TtZX" for _pid, state in _states(group, f"{pid or '[0-9]*'}/task/[0-9]*/stat"))
 
 
 def _ticks(pid: int) -> int:
