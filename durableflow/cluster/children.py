@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -46,6 +47,19 @@ def settle(parent: int) -> None:
         threading.Thread(target=_watch, args=(parent,), name="durableflow-parent", daemon=True).start()
     if os.getppid() != parent:
         os._exit(ORPHANED)
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """SIGTERM and SIGINT come after the block: for one in which somebody else's code would have them end this process."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPED)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:

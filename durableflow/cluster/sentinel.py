@@ -56,8 +56,9 @@ class Sentinel(q_cluster.Sentinel):  # type: ignore[misc]
     stop_event: Any
 
     def __init__(self, stop: Flag, start: Flag, cluster_id: uuid.UUID, parent: int) -> None:
-        super().__init__(stop, start, cluster_id, start=False)
-        children.settle(parent)  # again: the line above has changed what signals do
+        with children.signals_held():
+            super().__init__(stop, start, cluster_id, start=False)
+            children.settle(parent)  # again: the line above has changed what signals do
         self._empty_since: float | None = None
 
     def spawn_cluster(self) -> None:
