@@ -109,6 +109,8 @@ class ApiView(GenericAPIView[Any]):
     """What those of a DELETE may say, which has no body."""
     versioning_class = None
     metadata_class = None
+    http_method_names = [name for name in GenericAPIView.http_method_names if name != "options"]
+    """``Allow`` tells of what is answered. Browsers' questions before a request of another site are the project's to answer."""
     schema = AutoSchema()
 
     def get_exception_handler(self) -> Callable[[Exception, Any], Any]:

@@ -137,7 +137,9 @@ class PriorityField(serializers.Field[Any, Any, Any, Any]):
 _DURATION: Final = {"oneOf": [{"type": "string"}, {"type": "number"}], "nullable": True}
 
 
-@extend_schema_field({"type": "object", "properties": {"success": _DURATION, "error": _DURATION}})
+@extend_schema_field(
+    {"type": "object", "properties": {"success": _DURATION, "error": _DURATION}, "additionalProperties": False}
+)
 class RetentionField(serializers.Field[Any, Any, Any, Any]):
     """``{"success", "error"}``: durations for which a finished instance is kept; what is left out is the workflow's."""
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from drf_spectacular.extensions import OpenApiSerializerExtension
 from drf_spectacular.openapi import AutoSchema
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
 
 from durableflow.api.answers import ErrorAnswer
+from durableflow.api.bodies import Body
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -29,6 +31,18 @@ IDEMPOTENCY_KEY: Final = OpenApiParameter(
     OpenApiParameter.HEADER,
     description="Makes the request safe to repeat: the same key and body give the first answer again.",
 )
+
+
+class ClosedBody(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    """Bodies take no other keys than those that the schema names, and it says so."""
+
+    target_class = Body
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: AutoSchema, direction: Any) -> Any:
+        """What the serializer says, and no more."""
+        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)  # type: ignore[no-untyped-call]
+        return {**schema, "additionalProperties": False}
 
 
 def responses(code: int, answer: Any, *errors: int) -> dict[int, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any, Final
 
 import django_filters  # type: ignore[import-untyped]
@@ -31,6 +32,22 @@ class _TrueOrFalse(forms.NullBooleanField):
             return BOOLEANS["" if value is None else str(value).lower()]
         except KeyError:
             raise ValidationError("Say true or false.") from None
+
+
+class _Moment(django_filters.fields.IsoDateTimeField):  # type: ignore[misc]
+    def to_python(self, value: Any) -> Any:
+        """The moment. Near the ends of the calendar an offset can lead out of it, where no database can compare."""
+        found = super().to_python(value)
+        try:
+            return found if found is None else found.astimezone(UTC)
+        except (OverflowError, ValueError):
+            raise ValidationError(self.error_messages["invalid"], code="invalid") from None
+
+
+class MomentFilter(django_filters.IsoDateTimeFilter):  # type: ignore[misc]
+    """A moment that is one in UTC too."""
+
+    field_class = _Moment
 
 
 class TrueOrFalseFilter(django_filters.BooleanFilter):  # type: ignore[misc]

@@ -8,7 +8,7 @@ import django_filters  # type: ignore[import-untyped]
 from django import forms
 from django.db.models import Q, QuerySet
 
-from durableflow.api.filtering import TrueOrFalseFilter
+from durableflow.api.filtering import MomentFilter, TrueOrFalseFilter
 from durableflow.core import registry
 from durableflow.core.statuses import PendingStatus, Status, StepStatus
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
@@ -29,12 +29,8 @@ class InstanceFilter(django_filters.FilterSet):  # type: ignore[misc]
     status = django_filters.MultipleChoiceFilter(
         choices=Status.choices, widget=CommaSeparated, help_text="One or several statuses."
     )
-    created_after = django_filters.IsoDateTimeFilter(
-        field_name="created", lookup_expr="gte", help_text="Created at this moment or later."
-    )
-    created_before = django_filters.IsoDateTimeFilter(
-        field_name="created", lookup_expr="lt", help_text="Created before this moment."
-    )
+    created_after = MomentFilter(field_name="created", lookup_expr="gte", help_text="Created at this moment or later.")
+    created_before = MomentFilter(field_name="created", lookup_expr="lt", help_text="Created before this moment.")
     search = django_filters.CharFilter(
         field_name="instance_id", lookup_expr="startswith", help_text="How the id starts."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.urls import include, path
@@ -13,6 +14,7 @@ from durableflow.api.base import APP_NAME, ApiView, StrictJsonRenderer
 from durableflow.api.docs import documented
 
 SUFFIX = "schema/"
+VERSION = re.compile(r"[\w.-]{1,64}", re.ASCII)
 
 
 class SchemaView(ApiView, SpectacularAPIView):
@@ -29,6 +31,11 @@ class SchemaView(ApiView, SpectacularAPIView):
         self.patterns = [path(prefix, include((self.routes, APP_NAME)))]
         response: Response = super().get(request, *args, **kwargs)  # type: ignore[no-untyped-call]
         return response
+
+    def _get_version_parameter(self, request: Request) -> Any:
+        """The version that was asked for, if it can stand in the header that names the file."""
+        version = request.query_params.get("version", "")
+        return super()._get_version_parameter(request) if VERSION.fullmatch(version) else None  # type: ignore[no-untyped-call]
 
     def handle_exception(self, exc: Exception) -> Response:
         """Errors are JSON here too."""

@@ -48,7 +48,7 @@ class PendingEventsView(ApiView):
     @documented(
         operation_id="list_pending_events",
         tags=["pending events"],
-        responses=responses(200, PendingEventRow(many=True), 400),
+        responses=responses(200, PendingEventRow(many=True), 400, 404),
     )
     def get(self, request: Request) -> Response:
         """Newest first, page by page. ``?mine=true``: those that wait on the user."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from rest_framework.exceptions import NotFound
+from rest_framework.exceptions import NotFound, ValidationError
 
 from durableflow.api.base import NO_WORKFLOW
 from durableflow.api.errors import KeyReused
@@ -14,7 +14,7 @@ from durableflow.core import registry
 from durableflow.core.exceptions import InstanceAlreadyExists
 from durableflow.core.statuses import Trigger, Via
 from durableflow.models import WorkflowInstance, WorkflowSchedule
-from durableflow.models.creation import database
+from durableflow.models.creation import NewInstance, database, insert
 from durableflow.models.permissions import START, require
 
 
@@ -37,27 +37,26 @@ def start(cls: Any, user: Any, body: dict[str, Any], key: str, key_digest: str) 
     """The instance, and whether this request has started it.
 
     The unique constraint over workflow, creator and key decides between parallel requests with one key: the losers get
-    the winner's instance. Raises KeyReused, InstanceAlreadyExists, CodecError, LimitExceeded; then nothing is stored.
+    the winner's instance. Raises KeyReused, InstanceAlreadyExists, ValidationError, CodecError, LimitExceeded; then nothing is stored.
     """
     if key and (first := _first(cls, user, key, key_digest)):
         return first, False
-    row = cls.new_instance(
-        body["params"],
-        instance_id=body.get("instance_id"),
-        start_at=body["start_at"],
-        priority=body["priority"],
-        retention=body["retention"],
-        created_by=user,
-        trigger=Trigger.API,
-        via=Via.API,
-        request_key=key,
-        request_digest=key_digest if key else "",
-    )
+    keyed = {"request_key": key, "request_digest": key_digest} if key else {}
+    row = insert(planned(cls, user, {"instance_id": None, **body}, **keyed))
     if row is not None:
         return row, True
     if key and (first := _first(cls, user, key, key_digest)):
         return first, False
     raise InstanceAlreadyExists(workflow=cls.workflow_name(), instance_id=body.get("instance_id", ""))
+
+
+def planned(cls: Any, user: Any, body: dict[str, Any], **more: Any) -> NewInstance:
+    """What a checked body asks for. Raises ValidationError where the workflow's ``concurrency_key`` has no key for its params."""
+    try:
+        found: NewInstance = cls.planned(**body, created_by=user, trigger=Trigger.API, via=Via.API, **more)
+    except ValueError as error:
+        raise ValidationError({"params": [str(error)]}) from error
+    return found
 
 
 def run_schedule(row: WorkflowSchedule, user: Any, reason: str, key: str) -> tuple[WorkflowInstance, bool]:

@@ -182,3 +182,15 @@ def through_gates() -> str:
     running.set()
     go.wait(30)
     return "done"
+
+
+class ApiKeyed(Workflow[Any, Any]):
+    """One per account at a time."""
+
+    class Meta:
+        name = "api-keyed"
+        max_concurrency = 1
+        concurrency_key = staticmethod(lambda params: params["account"])
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return event.params["account"]

@@ -94,3 +94,13 @@ def test_verbs_and_batches_say_what_they_take(client_of) -> None:
     (actions,) = parts["BulkBody"]["properties"]["action"]["anyOf"]
     assert set(actions["enum"]) == {"retry", "pause", "resume", "terminate", "restart"}
     assert set(paths["/api/schedules/{id}/"]) == {"get", "patch", "delete"}
+
+
+def test_bodies_take_no_other_keys(client_of) -> None:
+    """As the API itself: an unknown key is refused. A cursor that is none is a 404 of each list."""
+    schema = schema_of(client_of("stranger"), "/api/schema/")
+    parts = schema["components"]["schemas"]
+    bodies = ("StartBody", "BatchRequest", "BulkBody", "DecideBody", "RestartBody", "StepNamed", "ScheduleBody")
+    assert [name for name in bodies if parts[name].get("additionalProperties") is not False] == []
+    assert "additionalProperties" not in parts["InstanceAnswer"]
+    assert "404" in schema["paths"]["/api/pending-events/"]["get"]["responses"]

@@ -70,3 +70,32 @@ def test_the_schema_knows_the_filter_of_steps(client_of) -> None:
     told = response.json()["paths"]["/api/workflows/{workflow}/instances/{instance_id}/steps/"]["get"]
     assert {"status", "cursor", "page_size"} <= {item["name"] for item in told["parameters"]}
     assert "400" in told["responses"]
+
+
+@pytest.mark.parametrize("moment", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00%2B23:59"])
+@pytest.mark.parametrize("name", ["created_after", "created_before"])
+def test_moments_that_lead_out_of_the_calendar_are_refused(client_of, order, name, moment) -> None:
+    """In UTC there are none such; in a bulk request the same."""
+    order()
+    response = client_of("viewer").get(f"{ORDERS}?{name}={moment}")
+    assert response.status_code == 400 and list(response.json()["fields"]) == [name]
+    body = {"action": "pause", "filter": {name: moment.replace("%2B", "+")}}
+    response = client_of("operator").post(f"{ORDERS}bulk/", body)
+    assert response.status_code == 400 and name in response.json()["detail"]
+    assert client_of("viewer").get(f"{ORDERS}?{name}=9999-12-31T23:59:59Z").status_code == 200
+
+
+@pytest.mark.parametrize("version", ["%00", "a%0D%0Ab", '"', "%E2%82%AC"])
+def test_a_version_that_is_none_does_not_get_into_a_header(client_of, version) -> None:
+    response = client_of("viewer").get(f"/api/schema/?version={version}")
+    assert response.status_code == 200 and "(" not in response["Content-Disposition"]
+    assert "(2.0)" in client_of("viewer").get("/api/schema/?version=2.0")["Content-Disposition"]
+
+
+def test_allow_tells_of_what_is_answered(client_of, order, wait_of) -> None:
+    """Nothing answers OPTIONS: whoever asks by it learns from ``Allow`` what there is."""
+    wait_of(order())
+    for path in ("/api/workflows/", ORDERS, URL, f"{URL}pause/", "/api/schedules/", "/api/health/"):
+        response = client_of("superuser").options(path)
+        assert response.status_code == 405 and "OPTIONS" not in response["Allow"], path
+    assert {"GET", "POST"} <= set(client_of("superuser").put(ORDERS)["Allow"].split(", "))

@@ -334,3 +334,19 @@ def test_stored_text_is_the_codecs(starter) -> None:
     with connections[database()].cursor() as cursor:
         cursor.execute("SELECT params FROM durableflow_workflowinstance")
         assert cursor.fetchone()[0] == codec.dumps({"b": 1, "a": 1e16})
+
+
+@pytest.mark.parametrize("params", [None, 1, {}, {"account": []}, {"account": ""}])
+def test_params_without_a_concurrency_key_are_refused(starter, params) -> None:
+    """By one start as by a batch: 400, nothing is stored, and the key of the request is free still."""
+    url = "/api/workflows/api-keyed/instances/"
+    response = post(starter, {"params": params}, "one", url)
+    assert (response.status_code, response.json()["code"], list(response.json()["fields"])) == (
+        400,
+        "invalid",
+        ["params"],
+    )
+    assert "concurrency_key" in response.json()["detail"] and not WorkflowInstance.objects.exists()
+    many = post(starter, {"instances": [{"params": params}]}, None, f"{url}batch/")
+    assert list(many.json()["fields"]) == ["instances.0.params"]
+    assert post(starter, {"params": {"account": "a"}}, "one", url).status_code == 201
