@@ -18,7 +18,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from durableflow.admin.badges import badge
-from durableflow.admin.bulk import BulkMixin
 from durableflow.admin.filters import (
     AttentionFilter,
     ChildrenFilter,
@@ -31,6 +30,7 @@ from durableflow.admin.lists import InstanceChangeList, status_counts
 from durableflow.admin.page import InstancePage
 from durableflow.admin.raw import hint
 from durableflow.admin.search import by_id_prefix, workflow_names
+from durableflow.admin.sending import SendingMixin
 from durableflow.core import clock
 from durableflow.core.statuses import Status, StepKind
 from durableflow.models import PendingEvent
@@ -41,7 +41,7 @@ from durableflow.timeline import error_of, output_of, shown
 PARTS = ("params", "output", "progress")
 
 
-class WorkflowInstanceAdminMixin(BulkMixin):
+class WorkflowInstanceAdminMixin(SendingMixin):
     """The admin of instances. A theme's user puts it before the theme's ModelAdmin and registers the result."""
 
     change_list_template = "admin/durableflow/workflowinstance/change_list.html"

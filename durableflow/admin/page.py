@@ -17,6 +17,7 @@ from django.utils.translation import gettext_lazy
 from durableflow.admin.badges import badge
 from durableflow.admin.filters import ChildrenFilter
 from durableflow.admin.raw import value_html, with_start
+from durableflow.admin.sending import SEND_EVENT
 from durableflow.admin.step_verbs import NO_TARGETS, join_members, targets
 from durableflow.admin.verbs import VERBS
 from durableflow.core.statuses import RollbackStatus, SentKind, Status, StepKind, StepStatus
@@ -155,6 +156,8 @@ class InstancePage:
                 found.append((verb.label, self._url(name, self.instance.pk), verb.ends))
             if name == "restart" and name in self.able and targets(self.instance).exists():
                 found.append((_("Restart from a step"), self._url("restart_from", self.instance.pk), verb.ends))
+            if name == "restart" and SEND_EVENT.name in self.able:
+                found.append((SEND_EVENT.label, self._url(SEND_EVENT.name, self.instance.pk), verb.ends))
         return found
 
     @cached_property

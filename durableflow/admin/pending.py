@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect, JsonResponse
 from django.template.response import TemplateResponse
-from django.urls import path
+from django.urls import NoReverseMatch, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -179,10 +180,22 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
             current_url=self.url_of(page.current) if page.current else "",
             decide_url=self.url("decide", pending.pk),
             history_url=self.url("history", pending.pk),
+            send_url=self._send_url(request, page) if instance_url else "",
             approve=APPROVE,
             reject=REJECT,
         )
         return TemplateResponse(request, self.page_template, {**context, **(extra or {})}, status=status)
+
+    def _send_url(self, request: HttpRequest, page: DecidePage) -> str:
+        """Where staff send the event that is waited for; '' where this person cannot, or the site has no such page."""
+        instance = page.pending.instance
+        if page.state != "event" or "send_event" not in instance.available_actions(request.user):
+            return ""
+        try:
+            address = reverse(f"{self.admin_site.name}:durableflow_workflowinstance_send_event", args=[instance.pk])
+        except NoReverseMatch:
+            return ""
+        return f"{address}?{urlencode({'type': page.pending.types[0]})}" if len(page.pending.types) == 1 else address
 
 
 def subject(pending: PendingEvent) -> str:

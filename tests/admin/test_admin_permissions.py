@@ -30,6 +30,7 @@ GET = {
     "instance restart_from": (302, 404, 403, 200, 404, 404, 200),
     "instance complete_step": (302, 404, 403, 403, 404, 404, 200),
     "instance terminate": (302, 404, 403, 200, 404, 404, 200),
+    "instance send_event": (302, 404, 403, 200, 404, 404, 200),
     "own change": (302, 404, 200, 200, 404, 200, 200),
     "own retry": (302, 404, 403, 200, 404, 403, 200),
     "own delete": (302, 404, 403, 403, 404, 403, 200),
@@ -58,6 +59,7 @@ POST = {
     "instance restart_from": (302, 404, 403, 400, 404, 404, 400),
     "instance complete_step": (302, 404, 403, 403, 404, 404, 302),
     "instance terminate": (302, 404, 403, 302, 404, 404, 302),
+    "instance send_event": (302, 404, 403, 302, 404, 404, 302),
     "own change": (302, 403, 403, 403, 403, 403, 403),
     "own retry": (302, 404, 403, 302, 404, 403, 302),
     "own delete": (302, 404, 403, 403, 404, 403, 302),
@@ -79,6 +81,8 @@ BODY = {
     "params": "{}",
     "approved": "true",
     "post": "yes",
+    "type": "paid",
+    "key": "6a7c1d52-6a5b-4f0f-9a55-0d2b7f5e3c11",
 }
 
 
