@@ -87,6 +87,9 @@ class Dry(Execution):
     def write(self, record: Record, *entries: Any, **options: Any) -> Any:
         """Nothing is written."""
 
+    def correct(self, record: Record) -> None:
+        """Nor here."""
+
 
 GROUPS = frozenset({StepKind.GATHER.value, StepKind.MAP.value})
 

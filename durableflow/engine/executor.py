@@ -14,10 +14,10 @@ from durableflow.core.conf import get_settings
 from durableflow.core.exceptions import CodecError, InvalidDurableCall, SuspensionSwallowed, WorkflowTimeout
 from durableflow.core.outages import passes
 from durableflow.engine import branches, continuing, endings, rollback, rollback_writes, shutdown, starvation
+from durableflow.engine.blame import broken_groups, failed_steps
 from durableflow.engine.execution import Execution
 from durableflow.engine.interception import PASS, Interceptor
 from durableflow.engine.isolation import hand_back, room, turn_away
-from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Claim, Lease
 from durableflow.engine.program import run_program
 from durableflow.engine.replay import swallowed
@@ -279,10 +279,13 @@ def _end_with_error(execution: Execution, raised: BaseException) -> None:
     if execution.refused is not None:
         execution.refused.fail_refused()
     described = execution.describe(raised, None, sensitive=False)
-    found = _ended_by(raised, {id(error): identity for error, identity in execution.errors})
+    found = failed_steps(raised, execution.errors)
     if found:
         described["step"] = found[0].label
         described["steps"] = [list(identity) for identity in found]
+    groups = broken_groups(raised, execution.broken, execution.errors)
+    if groups:
+        described["groups"] = [list(identity) for identity in groups]
     leftovers, undo = _leftovers(execution), _undoable(execution)
     _fail(execution.claim, execution.interceptor, described, leftovers=leftovers, undo=undo)
 
@@ -310,27 +313,6 @@ def _suspend(lease: Lease, wake_at: datetime | None) -> None:
     seconds = endings.suspend(lease, wake_at)
     if seconds is not None and seconds < HINT_WITHIN:
         dispatch.hint(lease.using)
-
-
-def _ended_by(raised: BaseException, failed: dict[int, Identity]) -> list[Identity]:
-    """The steps whose failure ended the run: those of the error itself or of a group's members, else the nearest one
-    among its causes and contexts. A failure that was caught before is only the context of what came after it, and
-    stays caught (design 9)."""
-    seen: set[int] = set()
-    todo: list[BaseException | None] = [raised]
-    while todo:
-        error = todo.pop()
-        if error is None or id(error) in seen:
-            continue
-        seen.add(id(error))
-        if id(error) in failed:
-            return [failed[id(error)]]
-        if isinstance(error, BaseExceptionGroup):
-            members = [identity for member in error.exceptions for identity in _ended_by(member, failed)]
-            if members:
-                return list(dict.fromkeys(members))
-        todo += [error.__context__, error.__cause__]
-    return []
 
 
 def _contains(raised: BaseException, wanted: BaseException) -> bool:

@@ -122,11 +122,17 @@ def end(
     session: Session, identity: Identity, record: Record, made: Sequence[Branch], return_exceptions: bool
 ) -> list[Any]:
     """Finish the record, and give what the branches gave or raise how they failed. Where a call was refused the others have not come
-    to their ends: the group stays open, and goes on when the program is put right."""
+    to their ends: the group stays open, and goes on when the program is put right.
+
+    What a branch itself raises is recorded nowhere: where a recorded group ends otherwise than it did, its record follows."""
     errors = [branch.error for branch in made if branch.error is not None]
-    if not record.finished and session.replay.refusal is None:
-        record.status = FAILED if errors and not return_exceptions else COMPLETE
-        session.write(record)
+    status = FAILED if errors and not return_exceptions else COMPLETE
+    if record.status != status and session.replay.refusal is None:
+        ended, record.status = record.finished, status
+        if ended:
+            session.correct(record)
+        else:
+            session.write(record)
     if errors and not return_exceptions:
         raise_group(session, identity, errors, len(made))
     return [branch.value if branch.error is None else branch.error for branch in made]
@@ -134,6 +140,7 @@ def end(
 
 def raise_group(session: Session, identity: Identity, errors: list[Exception], of: int) -> NoReturn:
     """Raise the failures of a group; its message says what the first one is."""
+    session.broken += [(error, identity) for error in errors]
     what = f"{len(errors)} of {of} branches of {identity.label!r} of {session.claim.label} failed. The first: "
     raise ExceptionGroup(what + _told(errors[0]), errors) from None
 

@@ -27,7 +27,7 @@ from durableflow.engine.quiet import Quiet
 from durableflow.engine.replay import Replay, Scope
 from durableflow.engine.scopes import current
 from durableflow.engine.secrecy import StepSecrets
-from durableflow.engine.steps import Entry, StepWrite, write_step
+from durableflow.engine.steps import Entry, StepWrite, correct_group, write_step
 from durableflow.engine.unwind import Drop, Expire, GiveBack, LeaseLost, Pause, Suspend, Unwind, WriteFailed
 
 _UNREADABLE: Final = (CodecError, LookupError, TypeError, ValueError, AttributeError)
@@ -105,6 +105,8 @@ class Session:
         self.leaving: tuple[BaseException, object] | None = None
         self._lock = threading.Lock()
         self.errors: list[tuple[BaseException, Identity]] = []
+        # Of groups: what their branches have raised.
+        self.broken: list[tuple[BaseException, Identity]] = []
         self.refused: Refused | None = None
         kinds = Counter(record.identity.kind for record in records)
         # Numbers of steps: taking the next one needs no lock, whatever threads do it.
@@ -276,6 +278,10 @@ class Session:
         if record.finished:
             self.shaken = False
         return written
+
+    def correct(self, record: Record) -> None:
+        """Write how a recorded group has ended this time."""
+        correct_group(self.lease, self.run_number, record)
 
     def take_news(self) -> None:
         """Count it in ``news`` if something has arrived for the instance. Whoever waited before may go on: what is taken here

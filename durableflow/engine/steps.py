@@ -12,12 +12,12 @@ from django.db import connections
 from durableflow.core import clock, codec
 from durableflow.core.conf import get_settings
 from durableflow.core.transactions import raw_transaction
-from durableflow.engine.fence import LOCKED, TIMEOUT
+from durableflow.engine.fence import LOCKED, TIMEOUT, fenced
 from durableflow.engine.journal import FINISHED, Identity, Record
 from durableflow.engine.lease import Lease, elapsed, flags_of
 from durableflow.engine.patience import patient
 from durableflow.engine.renewal import SHARE
-from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run
+from durableflow.engine.sql import ASYNC_COMMIT, HISTORY, INSTANCE, STEP, is_postgres, moment, run, stored
 from durableflow.engine.unwind import AlreadyFinished, LeaseLost
 
 COLUMNS: Final = (
@@ -247,6 +247,19 @@ def _own_wake_at(lease: Lease, write: StepWrite) -> Any:
     if rows[0][2] in FINISHED and rows[0][2] != write.record.status:
         raise AlreadyFinished(f"{lease.label}: {write.record.identity.label}")
     return rows[0][1]
+
+
+@patient
+def correct_group(lease: Lease, run_number: int, record: Record) -> None:
+    """Give a finished record of a group the status that ``record`` has: it stands for no value, and how the group ends is for its
+    branches to say, each time they run. Raises LeaseLost."""
+    with fenced(lease) as fence:
+        run(
+            lease.using,
+            f"""UPDATE {STEP} SET status = %s, finished = %s WHERE instance_id = %s AND run_number = %s AND scope = %s AND kind = %s
+                AND name = %s AND count = %s AND status IN ('complete', 'failed')""",
+            [record.status, stored(lease.using, fence.now), lease.pk, run_number, *record.identity],
+        )
 
 
 def load_journal(lease: Lease, run_number: int, *, ordered: bool = False) -> list[Record]:

@@ -18,6 +18,13 @@ def ending(error: Any) -> list[tuple[str, str, str, int]]:
     return [(str(scope), str(kind), str(name), int(count)) for scope, kind, name, count in error.get("steps", [])]
 
 
+def broken(error: Any) -> list[tuple[str, str, int]]:
+    """Scope, name and count of the groups whose failures ended the run, as its stored error names them."""
+    if error is None or isinstance(error, Unreadable):
+        return []
+    return [(str(scope), str(name), int(count)) for scope, _kind, name, count in error.get("groups", [])]
+
+
 def completable(row: InstanceFields) -> Any:
     """The steps of the present run that can be given a result: those that have not finished, and of a failed instance those
     whose failure ended it or that its end has cancelled. A failure that the workflow caught is decided already; a run that is

@@ -17,9 +17,17 @@ from django.db.models import Q
 
 from durableflow.core import clock
 from durableflow.core.scopenames import groups_of
-from durableflow.core.statuses import STEP_FINISHED, PendingStatus, RollbackStatus, SentKind, StepKind, StepStatus
+from durableflow.core.statuses import (
+    STEP_FINISHED,
+    PendingStatus,
+    RollbackStatus,
+    SentKind,
+    Status,
+    StepKind,
+    StepStatus,
+)
 from durableflow.models import family
-from durableflow.models.repair import GROUPS, WAITS, reopen_cancelled, reset
+from durableflow.models.repair import GROUPS, WAITS, reopen_broken, reopen_cancelled, reset, stored_error
 
 CLOSED: Final = "restart"
 """What an event is ``consumed_by`` that no step has read and a restart has closed. No step has such an identity."""
@@ -146,6 +154,8 @@ def carry_over(row: Any, found: Split, run_number: int) -> None:
     for some in _chunks(sorted(found.reopened)):
         kept.filter(pk__in=some).update(status=StepStatus.PENDING, finished=None)
     reopen_cancelled(kept)
+    if row.status == Status.ERRORED:
+        reopen_broken(kept, stored_error(row))
     _carry_events(row, found, run_number)
 
 

@@ -13,7 +13,7 @@ from durableflow.core.scopenames import component, groups_of
 from durableflow.core.statuses import Hold, Status, StepKind, StepStatus, Via
 from durableflow.models import family, undoing
 from durableflow.models.audit import record, verb
-from durableflow.models.completable import ending
+from durableflow.models.completable import broken, ending
 from durableflow.models.instance_fields import InstanceFields, Who
 
 GROUPS = (StepKind.GATHER, StepKind.MAP, StepKind.RACE)
@@ -93,9 +93,10 @@ def queue_again(row: Any) -> None:
 def reset_failed(row: Any) -> list[str]:
     """Make the failed records that ended the run pending again, and free what was started after them. Returns their
     labels. The caller holds the row's lock."""
-    error = type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk).error_data
+    error = stored_error(row)
     records = row.steps.filter(run_number=row.run_number)
     reopen_cancelled(records)
+    reopen_broken(records, error)
     labels, starts = [], []
     for scope, kind, name, count in ending(error):
         steps = records.filter(scope=scope, kind=kind, name=name, count=count)
@@ -111,6 +112,25 @@ def reset_failed(row: Any) -> list[str]:
     if starts:  # once: for each of a thousand children that failed it would write thousands of rows
         records.filter(seq__gt=min(starts), freed=False).update(freed=True)
     return labels
+
+
+def stored_error(row: Any) -> Any:
+    """What ended a row whose big columns are not loaded."""
+    return type(row)._default_manager.using(row._state.db).only("id", "error_data").get(pk=row.pk).error_data
+
+
+def reopen_broken(records: Any, error: Any) -> None:
+    """The groups by whose failure the run has ended go on, with those around them: where a branch itself has raised it, no
+    record says so, and the code may be put right."""
+    for own in broken(error):
+        if records.filter(**_named(own), status=StepStatus.FAILED).exists():
+            for group in (own, *groups_of(own[0])):
+                records.filter(**_named(group)).update(status=StepStatus.PENDING, finished=None)
+
+
+def _named(group: tuple[str, str, int]) -> dict[str, Any]:
+    scope, name, count = group
+    return {"scope": scope, "name": name, "count": count, "kind__in": (StepKind.GATHER, StepKind.MAP)}
 
 
 def reopen_cancelled(records: Any) -> None:

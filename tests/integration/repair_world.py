@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from django.db import connection
-from django.db.models import Min
+from django.db.models import Min, Q
 
 from durableflow import (
     Event,
@@ -337,6 +337,11 @@ class RepairWorld(Author):
         assert not [number for number, count in numbers.items() if count > 1], "an event was read twice"
         for row in WorkflowInstance.objects.filter(status=Status.COMPLETE):
             assert row.output == self.result_of(row.params["program"]), row.label
+            groups = row.steps.filter(
+                Q(kind__in=("gather", "map", "race")) | Q(remaining__isnull=False), status="failed"
+            )
+            failed = [step.label for step in groups.filter(run_number=row.run_number) if "settled" not in step.scope]
+            assert not failed, f"{row.label} is complete, and {failed} failed"
 
     # A life -----------------------------------------------------------------------------------------------------------
 
