@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 
 from durableflow.core import codec
 from durableflow.core.exceptions import CodecError
+from durableflow.core.jsontext import NotJson, parse_json
 
 
 class ValueField(forms.CharField):
@@ -30,17 +31,15 @@ class ValueField(forms.CharField):
         if text in self.empty_values:
             return self.empty_value
         try:
-            json.loads(text, parse_constant=_refuse)
+            parse_json(text)
         except json.JSONDecodeError as error:
             found = {"line": error.lineno, "column": error.colno, "problem": error.msg}
             raise forms.ValidationError(self.error_messages["not_json"], "not_json", found) from error
+        except NotJson as error:
+            raise forms.ValidationError(_("%(name)s is no JSON value.") % {"name": error.found}, "not_json") from error
         except (ValueError, RecursionError) as error:
             raise forms.ValidationError(str(error), "not_json") from error
         try:
             return codec.loads(text)
         except CodecError as error:
             raise forms.ValidationError(str(error), "not_json") from error
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(_("%(name)s is no JSON value.") % {"name": name})

@@ -6,7 +6,6 @@ Authentication and throttling are the project's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +26,7 @@ from rest_framework.settings import api_settings
 from durableflow.api.errors import TooLarge, handle
 from durableflow.core import registry
 from durableflow.core.conf import get_settings
+from durableflow.core.jsontext import parse_json
 from durableflow.core.names import NAME_PATTERN
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.models.creation import database
@@ -82,15 +82,11 @@ class BoundedJsonParser(JSONParser):
         if len(content) > most:
             raise TooLarge
         try:
-            return json.loads(content.decode("utf-8-sig"), parse_constant=_refuse_constant)
+            return parse_json(content.decode("utf-8-sig"))
         except RecursionError:
             raise ParseError("JSON parse error - it is nested too deeply.") from None
         except ValueError as error:
             raise ParseError(f"JSON parse error - {error}") from error
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
 
 
 class ApiView(GenericAPIView[Any]):

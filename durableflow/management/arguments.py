@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from argparse import ArgumentTypeError
 from datetime import UTC, datetime, time, timedelta
@@ -14,6 +13,7 @@ from django.utils.dateparse import parse_date, parse_datetime
 
 from durableflow.core import clock
 from durableflow.core.durations import TEN_YEARS, parse_duration
+from durableflow.core.jsontext import parse_json
 from durableflow.core.names import check_text
 from durableflow.management.errors import wrong
 
@@ -137,14 +137,10 @@ def json_value(text: str, what: str) -> Any:
     """The value that ``text`` is as JSON, or that stands on stdin where ``text`` is ``-``. CommandError where it is none."""
     source = "stdin" if text == STDIN else what
     try:
-        return json.loads(read_stdin() if text == STDIN else text, parse_constant=_refuse)
+        return parse_json(read_stdin() if text == STDIN else text)
     except RecursionError:
         raise wrong(f"{source} is nested too deeply.") from None
     except ValueError as error:
         bare = text[:1] not in (STDIN, "{", "[", '"')
         hint = " A text needs its quotes: '\"paid\"'." if bare else ""
         raise wrong(f"{source} is not JSON: {error}.{hint}") from error
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")

@@ -94,6 +94,7 @@ def test_only_registered_workflows_can_be_chosen(login, planner, workflow) -> No
         ({"overlap": "x"}, "overlap", ""),
         ({"params": "{shop: 7}"}, "params", "not JSON: line 1, column 2"),
         ({"params": "NaN"}, "params", "no JSON value"),
+        ({"params": "[1e400]"}, "params", "1e400 is no JSON value"),
         ({"params": '{"$df": "what", "v": 1}'}, "params", "what"),
         ({"params": "[" * 500 + "]" * 500}, "params", ""),
         ({"params": '{"other": 7}'}, "params", "shop"),

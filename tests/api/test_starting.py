@@ -153,6 +153,7 @@ def test_only_registered_workflows_start(workflow, client_of) -> None:
     "text",
     [
         '{"params": NaN}',
+        '{"params": [-1e400]}',
         '{"params": {"a": [Infinity]}}',
         '{"params": -Infinity}',
         '{"params": "\\u0000"}',

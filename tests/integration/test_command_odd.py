@@ -25,6 +25,12 @@ NOT_UTF_8 = "\udcff"
         ("start cmd-wait --start-at 2999-12-31T23:59Z", "At most ten years from now"),
         ("start cmd-wait --retention-success=", "retention success is not a duration"),
         (f"pause cmd-wait w --user {NOT_UTF_8}", "The user's name has a NUL character or a lone surrogate"),
+        (
+            f"restart cmd-wait w --from-step {NOT_UTF_8}",
+            "--from-step: the text has a NUL character or a lone surrogate",
+        ),
+        (f"restart cmd-wait w --from-step a --scope {NOT_UTF_8}", "--scope: the text has a NUL character"),
+        (f"complete-step cmd-wait w {NOT_UTF_8} 1", "STEP: the text has a NUL character"),
         ("schedules list nonsense", "There is no workflow 'nonsense'."),
         ("schedules pause nonsense", "There is no workflow 'nonsense'."),
         (f"schedules list {NOT_UTF_8}", "The workflow name"),

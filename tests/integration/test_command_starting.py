@@ -45,8 +45,23 @@ def test_options_of_start(workflows: Harness) -> None:
     row = Wait.get("w")
     assert (row.wake_at, row.priority) == (row.created + timedelta(minutes=10), Priority.HIGH)
     assert (row.retention_success, row.retention_error) == (None, timedelta(days=2))
+    assert called("start", "cmd-wait", "--id", "seconds", "--retention-success", "90").status == 0
+    assert Wait.get("seconds").retention_success == timedelta(seconds=90)
     moment = called("start", "cmd-wait", "--id", "at", "--start-at", "2035-12-01T08:00", "--json")
     assert moment.status == 0 and Wait.get("at").starts_at == datetime(2035, 12, 1, 8, tzinfo=UTC)
+
+
+def test_words_that_may_be_left_out_also_stand_behind_options(workflows: Harness) -> None:
+    """Where people write them: ``start WORKFLOW --id ID PARAMS``, ``send ... --user NAME PAYLOAD``, ``pause WORKFLOW --reason WHY ID``."""
+    assert called("start", "cmd-wait", "--id", "w", '{"a": 1}').status == 0
+    assert called("start", "cmd-wait", "--id", "stdin", "-", stdin="7").status == 0
+    assert (Wait.get("w").params, Wait.get("stdin").params) == ({"a": 1}, 7)
+    assert called("send", "cmd-wait", "w", "go", "--reason", "why", '"payload"').status == 0
+    assert Wait.get("w").sent_events.get().payload == "payload"
+    assert called("pause", "cmd-wait", "--reason", "why", "w").status == 0
+    assert Wait.get("w").status == S.PAUSED
+    assert called("start", "cmd-wait", "--idd", "x", "{}").err == "Error: unrecognized arguments: --idd x {}"
+    assert called("start", "cmd-wait", "1", "--id", "x", "{}").err == "Error: unrecognized arguments: {}"
 
 
 def test_a_start_that_is_refused_stores_nothing(workflows: Harness, settings: Any) -> None:
@@ -58,6 +73,7 @@ def test_a_start_that_is_refused_stores_nothing(workflows: Harness, settings: An
     assert "PARAMS is not JSON: Expecting property name" in refused("start", "cmd-wait", "{a: 1}")
     assert "A text needs its quotes" in refused("start", "cmd-wait", "paid")
     assert "NaN is not JSON" in refused("start", "cmd-wait", "[NaN]")
+    assert "1e400 is too large for a number" in refused("start", "cmd-wait", "[1e400]")
     assert "stdin is not JSON" in refused("start", "cmd-wait", "-", stdin="")
     assert "There is no workflow 'os.system'" in refused("start", "os.system", "1")
     settings.DURABLEFLOW = {**settings.DURABLEFLOW, "LIMITS": {"params": 10}}

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from durableflow.core.statuses import StepKind, Via
-from durableflow.management.arguments import add_actor, add_json, at_least, json_value
+from durableflow.management.arguments import add_actor, add_json, at_least, json_value, storable
 from durableflow.management.choosing import add_instance, instance_of, user_of
 from durableflow.management.documents import named
 from durableflow.management.errors import told
@@ -27,12 +27,12 @@ class CompleteStep(Verb):
     def add_arguments(parser: CommandParser) -> None:
         """``WORKFLOW``, ``INSTANCE_ID``, ``STEP``, ``OUTPUT``."""
         add_instance(parser)
-        parser.add_argument("step", metavar="STEP", help="The step's name.")
+        parser.add_argument("step", type=storable, metavar="STEP", help="The step's name.")
         parser.add_argument("output", metavar="OUTPUT", help="Its result as JSON, or - to read it from stdin.")
         parser.add_argument(
             "--count", type=at_least(1), default=1, help="The so many-th step of this name (default 1)."
         )
-        parser.add_argument("--scope", help="The scope of its branch, as 'show --json' has it.")
+        parser.add_argument("--scope", type=storable, help="The scope of its branch, as 'show --json' has it.")
         add_actor(parser)
         add_json(parser)
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 
 from durableflow.core.statuses import StepKind
-from durableflow.management.arguments import at_least
+from durableflow.management.arguments import at_least, storable
 from durableflow.management.errors import wrong
 from durableflow.management.many import is_many
 from durableflow.management.verbs.acting import ActingVerb
@@ -34,11 +34,13 @@ class Restart(ActingVerb):
     def add_own(cls, parser: CommandParser) -> None:
         """``--from-step`` and what makes it exact."""
         step = parser.add_argument_group("from a step", "Steps that started before it are kept.")
-        step.add_argument("--from-step", metavar="NAME", help="The name of the step from which on it runs again.")
+        step.add_argument(
+            "--from-step", type=storable, metavar="NAME", help="The name of the step from which on it runs again."
+        )
         step.add_argument("--count", type=at_least(1), help="The so many-th step of this name (default 1).")
         kinds = [str(kind) for kind in StepKind]
         step.add_argument("--kind", choices=kinds, metavar="KIND", help=f"Its kind (default do): {', '.join(kinds)}.")
-        step.add_argument("--scope", help="The scope of its branch, as 'show --json' has it.")
+        step.add_argument("--scope", type=storable, help="The scope of its branch, as 'show --json' has it.")
 
     def run(self, **options: Any) -> None:
         """The options of a step belong to one, and to one instance."""
