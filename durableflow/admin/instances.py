@@ -28,7 +28,7 @@ from durableflow.admin.filters import (
 )
 from durableflow.admin.lists import InstanceChangeList, status_counts
 from durableflow.admin.page import InstancePage
-from durableflow.admin.raw import hint
+from durableflow.admin.raw import error_class, hint
 from durableflow.admin.search import by_id_prefix, workflow_names
 from durableflow.admin.sending import SendingMixin
 from durableflow.core import clock
@@ -181,6 +181,8 @@ def short_reason(instance: Any) -> str:
     """Why the instance is in its status, from its row and ``waits_now`` alone; secrets cannot be in it."""
     if instance.status == Status.PAUSED and instance.blocked:
         return _("Blocked: needs a person")
+    if instance.status == Status.ERRORED:
+        return error_class(getattr(instance, "error_data_start", None))
     if instance.hold:
         return str(instance.get_hold_display())
     if instance.status in (Status.QUEUED, Status.WAITING) and instance.wake_at and instance.wake_at <= clock.host_now():

@@ -10,6 +10,7 @@ from django.core.exceptions import EmptyResultSet
 from django.core.paginator import Paginator
 from django.db import connections
 from django.db.models import Prefetch, QuerySet
+from django.db.models.functions import Substr
 from django.http import HttpRequest
 
 from durableflow.admin.badges import badge
@@ -103,10 +104,10 @@ class InstanceChangeList(BoundedChangeList):
         return newest(rest, chosen, request.user, top)[bottom:]
 
     def page_rows(self, keys: list[int]) -> Any:
-        """With what the list shows of progress and waits."""
+        """With what the list shows of error, progress and waits."""
         waits = PendingEvent.objects.open().order_by("id").only("id", "instance", "name", "kind")
         prefetch = Prefetch("pending_events", queryset=waits, to_attr="waits_now")
-        rows = super().page_rows(keys).light()
+        rows = super().page_rows(keys).light().annotate(error_data_start=Substr("error_data", 1, HINT))
         return with_start(rows, "progress", HINT).prefetch_related(prefetch)
 
 

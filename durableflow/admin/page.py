@@ -20,9 +20,10 @@ from durableflow.admin.raw import value_html, with_start
 from durableflow.admin.sending import SEND_EVENT
 from durableflow.admin.step_verbs import NO_TARGETS, join_members, targets
 from durableflow.admin.verbs import VERBS
-from durableflow.core.statuses import RollbackStatus, SentKind, Status, StepKind, StepStatus
+from durableflow.core.statuses import FINISHED, RollbackStatus, SentKind, Status, StepKind, StepStatus
 from durableflow.models import PendingEvent, StepRecord, WorkflowInstance
 from durableflow.models.completable import completable
+from durableflow.operations.retention import kept_for
 from durableflow.pages.values import json_html
 from durableflow.timeline import (
     GroupView,
@@ -192,6 +193,7 @@ class InstancePage:
                 (_("Starts at"), row.starts_at),
                 (_("Started"), row.started),
                 (_("Finished"), row.finished),
+                (_("Kept until"), self._kept_until),
                 (_("Next wake"), row.wake_at),
                 (_("Deadline"), None if row.paused_at else row.deadline_at),
                 (_("Executions so far"), row.execution),
@@ -199,6 +201,17 @@ class InstancePage:
             )
             if value not in (None, "", 0)
         ]
+
+    @property
+    def _kept_until(self) -> Any:
+        """When it may be purged; None before its end."""
+        row = self.instance
+        if row.finished is None or row.status not in FINISHED:
+            return None
+        try:
+            return row.finished + kept_for(row)
+        except OverflowError:
+            return _("for ever")
 
     @property
     def _parent(self) -> SafeString | str:

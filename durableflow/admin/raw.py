@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from django.db.models import QuerySet
@@ -16,6 +17,7 @@ from durableflow.timeline import shown
 
 INLINE: Final = 4_000
 """Stored characters up to which a value in a list of many stands on the page itself."""
+ERROR_TYPE: Final = re.compile(r'\{"type": ?"([^"\\]{1,250})"')
 HINT: Final = 300
 HINT_SHOWN: Final = 60
 
@@ -51,6 +53,12 @@ def hint(text: str | None, size: int | None) -> str:
     else:
         line = _brief(value)
     return f"{line[:HINT_SHOWN]}…" if len(line) > HINT_SHOWN else line
+
+
+def error_class(text: str | None) -> str:
+    """The class of a stored error by the start of its text, which begins with it: ``CardDeclined``; '' where it says none."""
+    found = ERROR_TYPE.match(text or "")
+    return found[1].rpartition(".")[2] if found else ""
 
 
 def _brief(value: Any) -> str:

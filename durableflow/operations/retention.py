@@ -60,9 +60,13 @@ class Finished:
         """Whether its time is over. One that has not ended is never due, however old it is."""
         if self.status not in FINISHED or self.finished is None:
             return False
-        own = self.retention_success if self.status in SUCCESS else self.retention_error
-        kept = own if own is not None else inherited(self.workflow, self.status)
-        return now - self.finished >= kept
+        return now - self.finished >= kept_for(self)
+
+
+def kept_for(row: Finished | WorkflowInstance) -> timedelta:
+    """How long an instance that has ended is kept; ``timedelta.max``: for ever."""
+    own = row.retention_success if row.status in SUCCESS else row.retention_error
+    return own if own is not None else inherited(row.workflow, row.status)
 
 
 def inherited(workflow: str, status: str) -> timedelta:
@@ -139,4 +143,4 @@ def awaited(using: str, rows: list[Finished]) -> set[int]:
     return {steps[pk] for pk in waiting.values_list("pk", flat=True)}
 
 
-__all__ = ["COLUMNS", "Finished", "Group", "awaited", "groups", "inherited"]
+__all__ = ["COLUMNS", "Finished", "Group", "awaited", "groups", "inherited", "kept_for"]

@@ -8,6 +8,7 @@ from typing import Any, Final
 from django import template
 from django.template import Context
 from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
 
 from durableflow.core.spans import span
 from durableflow.models import PendingEvent, WorkflowInstance
@@ -58,6 +59,13 @@ def _admin_url(request: Any, pk: int) -> str:
         return reverse(f"{site}:{meta.app_label}_{meta.model_name}_change", args=[pk])
     except NoReverseMatch:
         return ""
+
+
+@register.simple_tag
+def durableflow_zone() -> str:
+    """The time zone in which the templates draw moments, as people call it and by its name."""
+    here = timezone.localtime(timezone.now())
+    return f"{timezone.get_current_timezone_name()} ({here:%Z})" if str(here.tzinfo) != f"{here:%Z}" else f"{here:%Z}"
 
 
 register.filter("moment", moment)

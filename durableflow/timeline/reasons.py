@@ -16,6 +16,7 @@ from durableflow.timeline.masking import Veil, error_of
 from durableflow.timeline.waits import open_waits
 
 MOST_NAMED: Final = 10
+LONGEST_MESSAGE: Final = 300
 
 
 def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = None, veil: Veil | None = None) -> str:
@@ -36,7 +37,7 @@ def reason(instance: WorkflowInstance, *, waits: list[dict[str, Any]] | None = N
     if instance.status == Status.ROLLING_BACK:
         return _rolling_back(instance)
     if instance.status == Status.ERRORED:
-        return " ".join((_failed(instance, veil), _undone(instance))).rstrip()
+        return _joined(_failed(instance, veil), _undone(instance))
     if instance.status == Status.TERMINATED:
         return " ".join((_("Terminated."), _undone(instance))).rstrip()
     return {
@@ -133,6 +134,19 @@ def _undone(instance: WorkflowInstance) -> str:
     return _("Its rollback handlers have run.")
 
 
+def _joined(first: str, second: str) -> str:
+    """Two sentences, of which the first may end in the middle of somebody's message."""
+    if not second:
+        return first
+    return f"{first} {second}" if first.endswith((".", "!", "?", "…")) else f"{first}. {second}"
+
+
+def _brief(message: str) -> str:
+    """A message in one line that can be read at a glance; the error itself has all of it."""
+    line = " ".join(message[: LONGEST_MESSAGE * 2].split())
+    return f"{line[:LONGEST_MESSAGE]}…" if len(line) > LONGEST_MESSAGE or len(message) > LONGEST_MESSAGE * 2 else line
+
+
 def _failed(instance: WorkflowInstance, veil: Veil | None) -> str:
     """What ended it; of a group of errors the first one, which says more than how many there are."""
     stored = instance.error_data
@@ -143,7 +157,7 @@ def _failed(instance: WorkflowInstance, veil: Veil | None) -> str:
         error = (veil or Veil.over(instance)).error(failures.public(first))
     if error is None:
         return _("Failed.")
-    what = f"{error['type']}: {error['message']}" if error["message"] else error["type"]
+    what = f"{error['type']}: {_brief(error['message'])}" if error["message"] else error["type"]
     if more:
         what = _("%(error)s, and %(number)s more") % {"error": what, "number": f"{more:,}"}
     if error["step"]:

@@ -119,7 +119,7 @@ def test_list_reads_no_big_column_and_counts_within_a_bound(
     rows = [query["sql"] for query in captured if "progress_start" in query["sql"]]
     assert len(rows) == 1
     for column in ('"params"', '"output"', '"error"', '"rollback"'):
-        assert f"{column}," not in rows[0]
+        assert f"{column}," not in re.sub(r"SUBSTR(ING)?\([^)]*\)", "", rows[0])
     assert all("LIMIT" in query["sql"] for query in captured if "COUNT(*)" in query["sql"])
 
 
