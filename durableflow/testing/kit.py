@@ -13,6 +13,7 @@ from django.db.models import Sum
 from durableflow.authoring.workflow import Workflow
 from durableflow.core import atomicity, clock, dispatch, registry
 from durableflow.core.durations import Duration, parse_duration
+from durableflow.core.exceptions import StepTimeout
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import StepKind
 from durableflow.engine.claims import look
@@ -25,8 +26,10 @@ from durableflow.engine.unwind import ProcessDied
 from durableflow.models import PendingEvent, Priority, StepRecord, WorkflowInstance
 from durableflow.models.creation import database
 from durableflow.models.instance_fields import Who
+from durableflow.testing.addresses import address
 from durableflow.testing.interception import KitInterceptor
-from durableflow.testing.mocks import Address, Mocks
+from durableflow.testing.mocks import Mocks
+from durableflow.testing.skips import Skip
 from durableflow.testing.slots import run_slots
 from durableflow.timeline import reason
 
@@ -132,7 +135,7 @@ class Harness:
         ``count``: only this occurrence of the name in a run. ``workflow``: only there. The most precise mock wins. A mock
         that nothing uses fails the test. Raises ValueError for a second result of the same address, CodecError.
         """
-        self._mocks.add_result(_address(step, count, workflow), value)
+        self._mocks.add_result(address(step, count, workflow), value)
 
     def mock_error(
         self,
@@ -147,7 +150,39 @@ class Harness:
 
         After them a mocked result counts, else the real body runs. Raises TypeError, ValueError.
         """
-        self._mocks.add_error(_address(step, count, workflow), error, times)
+        self._mocks.add_error(address(step, count, workflow), error, times)
+
+    def mock_timeout(
+        self,
+        step: str,
+        *,
+        times: int | None = None,
+        count: int | None = None,
+        workflow: type[Workflow[Any, Any]] | None = None,
+    ) -> None:
+        """Let the next ``times`` attempts of these steps end as one that took longer than its timeout (StepTimeout), at once;
+        counted together with ``mock_error``."""
+        error = StepTimeout(f"Step {step!r} took longer than its timeout: mock_timeout().")
+        self._mocks.add_error(address(step, count, workflow), error, times, "mock_timeout")
+
+    def mock_event_timeout(
+        self, wait: str, *, count: int | None = None, workflow: type[Workflow[Any, Any]] | None = None
+    ) -> None:
+        """Let the deadline of these waits (for events and approvals) pass as soon as they wait; see ``mock_result``.
+
+        A wait whose answer is there already takes it, and one without a deadline has none to miss: neither uses the mock.
+        """
+        self._mocks.skips.timeouts.append(Skip("mock_event_timeout", address(wait, count, workflow)))
+
+    def skip_sleeps(self, *steps: str) -> None:
+        """From now on ``sleep`` and ``sleep_until`` end at once, those of these names or all; also what sleeps already, as
+        soon as something runs. The clock does not move. A name that nothing uses fails the test."""
+        self._mocks.skips.sleeps += [Skip("skip_sleeps", address(step)) for step in steps] or [Skip("skip_sleeps")]
+
+    def skip_retry_delays(self, *steps: str) -> None:
+        """From now on retries come without their delay, also those of rollback handlers and ``notify``; see ``skip_sleeps``."""
+        skips = [Skip("skip_retry_delays", address(step)) for step in steps] or [Skip("skip_retry_delays")]
+        self._mocks.skips.delays += skips
 
     def crash_before_checkpoint(self, step: str) -> None:
         """Let the process "die" once, after the next body of this step has returned and before anything is written of it.
@@ -155,7 +190,7 @@ class Harness:
         The lease expires at once and the next execution takes over, so the body runs again with the same idempotency key.
         Runs all that is due.
         """
-        self._mocks.crashes.append(_address(step, None, None).step)
+        self._mocks.crashes.append(address(step).step)
         self.run_due()
 
     # Inner ------------------------------------------------------------------------------------------------------------
@@ -182,6 +217,7 @@ class Harness:
 
     def _next_due(self) -> WorkflowInstance | None:
         deliver(self._using)
+        self._mocks.skips.apply(self._using, self._now())
         rows = WorkflowInstance.objects.using(self._using).filter(wake_at__isnull=False)
         return rows.light().order_by("wake_at", "claim_class", "id").first()
 
@@ -230,14 +266,6 @@ class Harness:
         pending: PendingEvent = found[0]
         self._rows[id(pending)] = pending
         return pending
-
-
-def _address(step: str, count: int | None, workflow: type[Workflow[Any, Any]] | None) -> Address:
-    if type(step) is not str or not step:
-        raise ValueError(f"A step is named by a text, not by {step!r}.")
-    if count is not None and (type(count) is not int or count < 1):
-        raise ValueError(f"count is the occurrence of {step!r} in a run, from 1 on, not {count!r}.")
-    return Address(step, count, None if workflow is None else workflow.workflow_name())
 
 
 @contextmanager

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from durableflow.core import codec
-
-
-@dataclass(frozen=True)
-class Address:
-    """Which steps a mock is for. ``count`` None: every occurrence of the name; ``workflow`` None: in every workflow."""
-
-    step: str
-    count: int | None = None
-    workflow: str | None = None
-
-    def matches(self, workflow: str, name: str, count: int) -> bool:
-        """Whether that step is meant."""
-        return self.step == name and self.count in (None, count) and self.workflow in (None, workflow)
-
-    @property
-    def precision(self) -> int:
-        """The more is said, the more it counts: an occurrence more than a workflow."""
-        return 2 * (self.count is not None) + (self.workflow is not None)
-
-    def __str__(self) -> str:
-        count = "" if self.count is None else f", count={self.count}"
-        return f"{self.step!r}{count}" + ("" if self.workflow is None else f", workflow={self.workflow!r}")
+from durableflow.testing.addresses import Address
+from durableflow.testing.skips import Skips
 
 
 @dataclass
 class ErrorMock:
-    """``mock_error``: the next ``left`` attempts fail (None: all of them)."""
+    """``mock_error``: the next ``left`` attempts fail (None: all of them). ``method``: by which it was mocked."""
 
     address: Address
     error: BaseException
     left: int | None
+    method: str = "mock_error"
     used: bool = False
 
     def raise_error(self) -> None:
@@ -70,6 +51,7 @@ class Mocks:
     errors: list[ErrorMock] = field(default_factory=list)
     results: dict[Address, ResultMock] = field(default_factory=dict)
     crashes: list[str] = field(default_factory=list)
+    skips: Skips = field(default_factory=Skips)
     seen: dict[str, None] = field(default_factory=dict)
 
     def add_result(self, address: Address, value: Any) -> None:
@@ -78,15 +60,15 @@ class Mocks:
             raise ValueError(f"mock_result({address}) is there already: which of the two values is meant?")
         self.results[address] = ResultMock(address, codec.dumps(value, what=f"mock_result({address})"))
 
-    def add_error(self, address: Address, error: BaseException, times: int | None) -> None:
+    def add_error(self, address: Address, error: BaseException, times: int | None, method: str = "mock_error") -> None:
         """Raises TypeError, ValueError for what cannot be raised."""
         if not isinstance(error, BaseException):
-            raise TypeError(f"mock_error({address}): the error must be an instance of an exception, not {error!r}.")
+            raise TypeError(f"{method}({address}): the error must be an instance of an exception, not {error!r}.")
         if times is not None and (type(times) is not int or times < 1):
             raise ValueError(
-                f"mock_error({address}): times must be at least 1, or None for every attempt, not {times!r}."
+                f"{method}({address}): times must be at least 1, or None for every attempt, not {times!r}."
             )
-        self.errors.append(ErrorMock(address, error, times))
+        self.errors.append(ErrorMock(address, error, times, method))
 
     def body(self, workflow: str, name: str, count: int) -> Callable[[], Any] | None:
         """What to run in place of a step's body; None if nobody has mocked it."""
@@ -106,10 +88,19 @@ class Mocks:
 
     def unused(self) -> str:
         """What nobody has used, as a message; '' if all is well."""
-        names = [f"mock_error({mock.address})" for mock in self.errors if not mock.used]
+        names = [f"{mock.method}({mock.address})" for mock in self.errors if not mock.used]
         names += [f"mock_result({mock.address})" for mock in self.results.values() if not mock.used]
         names += [f"crash_before_checkpoint({name!r})" for name in self.crashes]
-        if not names:
+        skipped = self.skips.unused()
+        if not names and not skipped:
             return ""
-        ran = ", ".join(repr(name) for name in self.seen) or "none"
-        return f"Nothing has used {', '.join(names)}. Steps whose body was due in this test: {ran}."
+        told = f"Nothing has used {', '.join(names + skipped)}."
+        if names:
+            told += f" Steps whose body was due in this test: {_listed(self.seen)}."
+        if skipped:
+            told += f" What waited for its time in this test: {_listed(self.skips.seen)}."
+        return told
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"

@@ -286,12 +286,6 @@ def test_an_interrupt_reaches_the_test(workflows: Harness) -> None:
     assert WorkflowInstance.objects.get().status == S.QUEUED
 
 
-def test_not_yet_built_members_do_not_exist(workflows: Harness) -> None:
-    for name in ("skip_sleeps", "skip_retry_delays", "mock_timeout", "mock_event_timeout"):
-        with pytest.raises(AttributeError):
-            getattr(workflows, name)
-
-
 def test_harness_has_a_clock_of_its_own() -> None:
     noon = datetime(2030, 5, 1, 12, tzinfo=UTC)
 
