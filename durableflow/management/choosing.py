@@ -116,4 +116,5 @@ def unknown_workflow(workflow: str) -> Exception:
     names = registry.names()
     close = get_close_matches(workflow, names, n=1)
     guess = f" Did you mean {close[0]!r}?" if close else ""
-    return wrong(f"There is no workflow {workflow!r}.{guess} Known: {', '.join(names) or 'none'}.")
+    known = ", ".join(names) or "none. They are found in the module 'workflows' of each app in INSTALLED_APPS"
+    return wrong(f"There is no workflow {workflow!r}.{guess} Known: {known}.")

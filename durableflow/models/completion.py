@@ -70,7 +70,7 @@ class CompletionVerbs(InstanceFields):
 def _checked(row: Any, step: StepRecord) -> StepRecord:
     """The record as it is under the row's lock, if it can be completed."""
     if not isinstance(step, row.steps.model):
-        raise TypeError(f"step must be a StepRecord, not {step!r}.")
+        raise TypeError(f"step must be a StepRecord, not {step!r}: models.restart.find_step(instance, name) gives one.")
     found: StepRecord | None = row.steps.filter(pk=step.pk).first()
     if found is None:
         raise ValueError(f"Step {step.label!r} is not a step of {row.label}.")

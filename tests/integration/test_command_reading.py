@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any
+from unittest import mock
 
 import pytest
 from django.db import connection
@@ -177,6 +178,10 @@ def test_one_that_is_not_there(workflows: Harness) -> None:
     unknown = called("show", "cmd-odrer", "x")
     assert unknown.status == 2
     assert "There is no workflow 'cmd-odrer'. Did you mean 'cmd-order'? Known: " in unknown.err
+    with mock.patch.object(registry, "names", return_value=[]):
+        for verb in ("show", "check-replay"):
+            none = called(verb, "cmd-odrer", "x")
+            assert none.status == 2 and "Known: none. They are found in the module 'workflows' of each app" in none.err
     for wrong in ("../etc", "a b", "x" * 101, ""):
         assert called("show", "cmd-wait", wrong).status == 2
         assert called("show", wrong, "x").status == 2

@@ -104,6 +104,14 @@ def test_it_is_no_attempt(bodies: Bodies, stopped_clock: StoppedClock) -> None:
     assert (view.attempts, [attempt.status for attempt in view.tries], view.output) == (2, ["failed"] * 2, "by hand")
 
 
+def test_a_name_is_no_step(bodies: Bodies) -> None:
+    """Unlike ``restart(from_step=...)``: whose result is given has to be exact. The error tells how to find it."""
+    bodies.broken.add("b")
+    row = drained(flow(abc(bodies)).create())
+    with pytest.raises(TypeError, match=r"not 'b': models\.restart\.find_step\(instance, name\) gives one"):
+        row.complete_step("b", "by hand")  # type: ignore[arg-type]
+
+
 def test_of_a_step_whose_worker_was_lost(bodies: Bodies) -> None:
     """An interrupted instance is given back, or taken over: between the executions its step can be completed."""
     row = flow(abc(bodies, retries=0)).create()

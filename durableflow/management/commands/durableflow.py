@@ -13,6 +13,7 @@ from django.db import Error
 
 from durableflow.core.outages import passes
 from durableflow.management.errors import BROKEN_PIPE, INTERRUPTED, UNWRITTEN, WRONG
+from durableflow.management.parser import VerbParser
 from durableflow.management.tables import require
 from durableflow.management.text import printable
 from durableflow.management.verbs import VERBS
@@ -38,7 +39,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """One subcommand per verb."""
         parser.epilog = EPILOG
-        verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+        verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=VerbParser)
         for verb in VERBS:
             own = verbs.add_parser(verb.name, help=verb.help, description=f"{verb.help} {verb.more}")
             verb.add_arguments(own)

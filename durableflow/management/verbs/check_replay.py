@@ -18,6 +18,7 @@ from django.db.models import Min
 from durableflow.core import registry
 from durableflow.core.names import LATEST
 from durableflow.core.statuses import ACTIVE, Status
+from durableflow.management.choosing import unknown_workflow
 from durableflow.management.text import printable
 from durableflow.management.verbs.base import Verb
 from durableflow.models import WorkflowInstance
@@ -100,8 +101,7 @@ class CheckReplay(Verb):
         name, instance_id = options["workflow"], options["instance_id"]
         cls = registry.find(name) if name else None
         if name and cls is None and not rows_of(name).exists():
-            known = ", ".join(registry.names()) or "none"
-            raise CommandError(f"There is no workflow {name!r}. Known: {known}.", returncode=WRONG_USE)
+            raise unknown_workflow(name)
         if instance_id:
             rows = rows_of(cls or name)
             rows = rows.order_by("-id") if instance_id == LATEST else rows.filter(instance_id=instance_id)

@@ -11,7 +11,7 @@ from durableflow.core.exceptions import InstanceAlreadyExists, WorkflowFailed
 from durableflow.core.redact import shown
 from durableflow.core.retries import Retention
 from durableflow.core.statuses import Trigger, Via
-from durableflow.management.arguments import add_actor, add_json, json_value, start
+from durableflow.management.arguments import DIGITS, add_actor, add_json, json_value, start
 from durableflow.management.choosing import class_of, user_of
 from durableflow.management.documents import named
 from durableflow.management.errors import NO, told, wrong
@@ -21,6 +21,11 @@ from durableflow.management.verbs.drain import seconds
 from durableflow.models import Priority, WorkflowInstance
 from durableflow.models.creation import insert
 from durableflow.models.permissions import START, require
+
+
+def _kept(text: str) -> int | str:
+    """A number of seconds; what is none is for ``Retention`` to read, or to refuse."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= DIGITS else text
 
 
 class Start(Verb):
@@ -49,8 +54,9 @@ class Start(Verb):
         for end, what in (("success", "it completes or is terminated"), ("error", "it fails")):
             parser.add_argument(
                 f"--retention-{end}",
+                type=_kept,
                 metavar="DURATION",
-                help=f"Keep it so long after {what} ('30 days'). Default: what the workflow says.",
+                help=f"Keep it so long after {what} ('30 days', or seconds). Default: what the workflow says.",
             )
         parser.add_argument(
             "--wait", type=seconds, metavar="SECONDS", help="Wait for its end, and print its output; at most so long."
