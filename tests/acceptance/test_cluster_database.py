@@ -11,7 +11,6 @@ from typing import Final
 import pytest
 from django.db import connection
 
-from durableflow.models import WorkflowInstance
 from tests.acceptance.test_cluster_deaths import Held, complete, serves
 from tests.support.cluster import ClusterProcess, cluster, until
 from tests.support.own_server import OwnServer, own_server
@@ -66,7 +65,7 @@ def test_it_waits_for_the_database_and_goes_on(
         for each in held:
             each.begun()
         nap = ClusterNap.create({"log": str(tmp_path / "nap"), "name": "nap", "seconds": AWAY / 2})
-        until(lambda: WorkflowInstance.objects.filter(pk=nap.pk, status="waiting").exists(), "it sleeps")
+        until(lambda: nap.steps.filter(name="nap").exists(), "it sleeps")
         processes = running.members()
 
         def meanwhile() -> None:

@@ -141,10 +141,12 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     held = Held(tmp_path)
     with cluster(tmp_path / "log", durableflow={"LEASE": 120, "SHUTDOWN_GRACE": 3600}) as running:
         held.begun()
+        began = time.monotonic()
         running.process.send_signal(signal.SIGINT)
         until(lambda: running.said("stopped pushing tasks"), "it stops")
         running.process.send_signal(signal.SIGINT)
-        assert not running.said("Ended at once"), "within a second it is the first one's echo"
+        echoed = not running.said("Ended at once")
+        assert echoed or time.monotonic() - began > 1, "within a second it is the first one's echo"
 
         def ended() -> bool:
             if not running.said("Ended at once"):
@@ -180,10 +182,10 @@ def test_a_worker_that_stood_still_for_longer_than_its_lease_writes_nothing(tmp_
         held.begun(2)
         held.finish()
         running.thaw(first)
-        until(lambda: sum(" ended " in line for line in held.lines) == 2, "the first body ends too")
+        until(lambda: f"held ended {first}" in held.lines, "the first body ends too")
         serves(tmp_path, "later")
         assert complete(held.row)
-        assert held.row.steps.get(name="hold").output == held.pids[1]
+        assert held.row.steps.get(name="hold").output == held.pids[1] != first
         assert running.stop() == 0
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
@@ -84,11 +83,13 @@ def test_what_a_users_transaction_holds_is_no_standstill(tmp_path: Path) -> None
     """PostgreSQL: its row; SQLite: the whole database. All workers are idle, and nobody could claim it."""
     with cluster(tmp_path / "log", constants=SOON, TEST_LOOKS="1") as running:
         serves(tmp_path, "before")
-        row = ClusterSteps.create({"log": str(tmp_path / "new"), "name": "late"}, start_at=timedelta(seconds=3))
-        with transaction.atomic():  # before it is due
+        running.freeze()  # so that it is held before anybody claims it
+        row = created(tmp_path, "late")
+        with transaction.atomic():
             held = WorkflowInstance.objects.select_for_update().get(pk=row.pk)
             WorkflowInstance.objects.filter(pk=row.pk).update(give_backs=0)
             assert held.status == WorkflowInstance.Status.QUEUED
+            running.thaw()
             until(lambda: overdue(row) > 2.5, "it is overdue")
             looks(running)
         until(lambda: complete(row), "it goes on")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -88,7 +89,8 @@ class Running:
     def kill(self, command: str) -> None:
         """Kill everything that runs this command."""
         for pid in self.processes(command):
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended with its parent
+                os.kill(pid, signal.SIGKILL)
 
     def signal(self, signum: int) -> None:
         self._process.send_signal(signum)
@@ -181,7 +183,7 @@ def test_without_auto_it_shows_where_to_approve_and_stays_until_it_is_stopped(st
 
 
 def test_a_signal_in_the_middle_leaves_no_process(start: Start) -> None:
-    demo = start("--auto")
+    demo = start()  # it does not end by itself
     demo.until("image-1: started")
     demo.signal(signal.SIGTERM)
     assert demo.end() == 128 + signal.SIGTERM
