@@ -72,7 +72,8 @@ class CreatedFilter(admin.SimpleListFilter):
 
 
 class AttentionFilter(admin.SimpleListFilter):
-    """What a person has to look at: decisions of one's own, failures, blocked and overdue instances."""
+    """What a person has to look at: decisions of one's own, failures, what could not be undone, blocked and overdue
+    instances."""
 
     title = _("attention")
     parameter_name = "attention"
@@ -187,9 +188,9 @@ def needs_attention(using: str) -> QuerySet[Any]:
 
 
 def troubled(rows: Any) -> list[QuerySet[Any]]:
-    """Of ``rows`` the failed, the blocked, and (due for more than a minute without a worker) the overdue ones."""
-    blocked = rows.filter(status=Status.PAUSED).exclude(blocked="")
-    return [rows.filter(status=Status.ERRORED), blocked, rows.overdue()]
+    """Of ``rows`` the failed, the blocked, those of which something could not be undone, and (due for more than a minute without a
+    worker) the overdue ones."""
+    return [rows.filter(status=Status.ERRORED), rows.exclude(blocked=""), rows.not_undone(), rows.overdue()]
 
 
 def newest(rows: QuerySet[Any], attention: str, user: Any, most: int) -> list[int]:
@@ -199,8 +200,8 @@ def newest(rows: QuerySet[Any], attention: str, user: Any, most: int) -> list[in
         if rows.query.where:
             waits = waits.filter(Exists(rows.order_by().filter(pk=OuterRef("instance_id"))))
         return list(waits.order_by("-instance_id").values_list("instance_id", flat=True).distinct()[:most])
-    failed, blocked, overdue = (arm.values_list("pk", flat=True) for arm in troubled(rows.order_by("-pk")))
-    found = {*failed[:most], *blocked[:most]}
+    *others, overdue = (arm.values_list("pk", flat=True) for arm in troubled(rows.order_by("-pk")))
+    found = {pk for arm in others for pk in arm[:most]}
     # The index of due rows has no order by key: the few are all read. If they are many, reading the table from its newest
     # row on meets enough of them soon.
     late = list(overdue.order_by()[: MANY + 1])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
-from django.db.models import Max
+from django.db.models import Max, Q
 
 from durableflow.core.names import check_instance_id
 from durableflow.core.statuses import TRANSITIONS
@@ -16,6 +16,7 @@ from durableflow.management.arguments import STDIN, read_stdin
 from durableflow.management.choosing import rows_of
 from durableflow.management.errors import told, wrong
 from durableflow.management.verbs.list import add_filters, narrowed
+from durableflow.models.undoing import NOT_UNDONE
 
 MOST_IDS: Final = 10_000
 """Ids that one file may name: each is a value in one query."""
@@ -54,7 +55,8 @@ class Many:
         else:
             rows = narrowed(rows, options)
             if not options["status"] and verb in TRANSITIONS:
-                rows = rows.filter(status__in=sorted(TRANSITIONS[verb]))
+                possible = Q(status__in=sorted(TRANSITIONS[verb]))
+                rows = rows.filter(possible | NOT_UNDONE if verb == "retry" else possible)
         newest = rows.aggregate(newest=Max("pk"))["newest"]
         self.rows = rows.none() if newest is None else rows.filter(pk__lte=newest)
 

@@ -417,6 +417,10 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='workflowinstance',
+            index=models.Index(condition=models.Q(('rollback__isnull', False), models.Q(('rollback', models.Value('{"outcome":"complete","failed":[]}', output_field=models.TextField())), _negated=True)), fields=['id'], name='durableflow_not_undone'),
+        ),
+        migrations.AddIndex(
+            model_name='workflowinstance',
             index=models.Index(condition=models.Q(('hold', ''), _negated=True), fields=['hold'], name='durableflow_held'),
         ),
         migrations.AddIndex(

@@ -25,6 +25,7 @@ from durableflow.models.removal import removing
 from durableflow.models.repair import RepairVerbs
 from durableflow.models.restart import RestartVerbs
 from durableflow.models.results import ResultVerbs
+from durableflow.models.undoing import NOT_UNDONE
 
 
 class WorkflowInstance(
@@ -106,6 +107,7 @@ class WorkflowInstance(
             ),
             models.Index(fields=("parent_step",), condition=Q(parent_step__isnull=False), name="durableflow_by_parent"),
             models.Index(fields=("id",), condition=~Q(blocked=""), name="durableflow_blocked"),
+            models.Index(fields=("id",), condition=NOT_UNDONE, name="durableflow_not_undone"),
             models.Index(fields=("hold",), condition=~Q(hold=""), name="durableflow_held"),
             # Both for the purge: who is kept as the workflow or the settings say, and who by a rule of its own.
             models.Index(

@@ -13,6 +13,7 @@ from durableflow.core.statuses import ACTIVE, FINISHED, PendingStatus, Status, S
 from durableflow.models.instance_fields import CLAIM_CLASSES, HEAVY, Who
 from durableflow.models.permissions import DECIDE, VIEW, VIEW_PENDING, holds
 from durableflow.models.removal import removing
+from durableflow.models.undoing import NOT_UNDONE
 
 OVERDUE_AFTER = timedelta(minutes=1)
 
@@ -45,8 +46,12 @@ class InstanceQuerySet(models.QuerySet[Any]):
         return self.filter(status__in=sorted(FINISHED))
 
     def failed(self) -> Self:
-        """Those that need a person: errored, or blocked."""
-        return self.filter(Q(status=Status.ERRORED) | ~Q(blocked=""))
+        """Those that need a person: errored, blocked, or ended with something that could not be undone."""
+        return self.filter(Q(status=Status.ERRORED) | ~Q(blocked="") | NOT_UNDONE)
+
+    def not_undone(self) -> Self:
+        """Those that have ended, and of which something could not be undone. By an index."""
+        return self.filter(NOT_UNDONE)
 
     def due(self) -> Self:
         """Those that need a worker now."""

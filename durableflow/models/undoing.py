@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.db import connections
-from django.db.models import F, Q, TextField
+from django.db.models import F, Q, TextField, Value
 from django.db.models.functions import Cast
 
 from durableflow.core import clock
@@ -15,6 +15,10 @@ from durableflow.models.instance_fields import InstanceFields
 HAS_HANDLER: Final = '"rollback":true'
 """In the stored config of a step whose call named a handler, when it first started."""
 COMPLETE, FAILED = "complete", "failed"
+ALL_UNDONE: Final = '{"outcome":"complete","failed":[]}'
+"""The stored outcome of a rollback that has left nothing to do. It stands in the condition of an index."""
+NOT_UNDONE: Final = Q(rollback__isnull=False) & ~Q(rollback=Value(ALL_UNDONE, TextField()))
+"""Instances that have ended, and of which something could not be undone."""
 
 
 def undoable(row: InstanceFields) -> Any:

@@ -83,6 +83,18 @@ def test_whole_rows_are_read_by_their_keys_alone(staff: Client, query: dict[str,
     assert condition.count('"') == 4, condition
 
 
+def test_what_could_not_be_undone_needs_attention(staff: Client) -> None:
+    """One that is terminated and has something left to undo; not one that was undone, or was not to be."""
+    for instance_id, rollback in (
+        ("left", {"outcome": "failed", "failed": ["book-1"]}),
+        ("undone", {"outcome": "complete", "failed": []}),
+        ("plain", None),
+    ):
+        make_instance(instance_id=instance_id, status=S.TERMINATED, rollback=rollback)
+    shown = staff.get(reverse(LIST), {"attention": "needed"}).context["cl"]
+    assert [row.instance_id for row in shown.result_list] == ["left"] and shown.result_count == 1
+
+
 @pytest.mark.usefixtures("rows")
 def test_who_waits_on_me_is_found_from_the_waits(staff: Client) -> None:
     """Design 11: the page walks the waits by instance and stops when it is full; from the side of the instances it would

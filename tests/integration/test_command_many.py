@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from durableflow import Step, Workflow, WorkflowEvent
+from durableflow import Rollback, Step, Undo, Workflow, WorkflowEvent
 from durableflow.models import WorkflowInstance
 from durableflow.testing import Harness
 from tests.conftest import UserFactory
@@ -83,6 +83,33 @@ def test_failed_ones(workflows: Harness) -> None:
     assert (done.status, done.out) == (0, "Retried 3 instances of cmd-order.\n")
     workflows.run_due()
     assert statuses() == {"a": "waiting", "b": "waiting", "c": "waiting", "w": "waiting"}
+
+
+def test_what_could_not_be_undone_is_listed_and_retried(workflows: Harness) -> None:
+    """--failed means also those that are terminated and need a person still."""
+    down = [True]
+
+    class CmdUndo(Workflow[Any, Any]):
+        class Meta:
+            name = "cmd-undo"
+
+        def run(self, event: WorkflowEvent[Any], step: Step) -> None:
+            step.do("book", str, rollback=Rollback(self.undo, retries=0))
+            step.sleep("night", "8 hours")
+
+        def undo(self, undo: Undo[Any]) -> None:
+            if down:
+                raise ConnectionError("no answer")
+
+    for each in ("left", "gone"):
+        workflows.run(CmdUndo, instance_id=each).terminate(rollback=each == "left")
+    workflows.run_due()
+    (line,) = called("list", "cmd-undo", "--failed").out.splitlines()[1:]
+    assert line.split()[:2] == ["left", "terminated"] and line.endswith("not undone, a person is needed")
+    down.clear()
+    assert called("retry", "cmd-undo", "--failed", "--yes").out == "Retried 1 instance of cmd-undo.\n"
+    workflows.run_due()
+    assert called("list", "cmd-undo", "--failed").out == "No instances.\n"
 
 
 def test_skipped_ones_are_told(workflows: Harness, tmp_path: Path) -> None:

@@ -174,10 +174,12 @@ def test_failed_handlers_of_a_terminated_instance_can_be_retried(workflows: Harn
     workflows.run_due()
     assert (row.status, row.rollback) == (S.TERMINATED, {"outcome": "failed", "failed": ["a-1"]})
     assert "retry" in row.available_actions(superuser)
+    assert list(WorkflowInstance.objects.not_undone()) == list(WorkflowInstance.objects.failed()) == [row]
     row.retry()
     workflows.run_due()
     assert (row.status, names()) == (S.TERMINATED, ["b", "a", "a"])
     assert row.rollback == {"outcome": "complete", "failed": []}
+    assert not WorkflowInstance.objects.failed(), "nothing is left to do"
     assert "retry" not in row.available_actions(superuser)
     with pytest.raises(InvalidTransition, match="has been undone"):
         row.retry()

@@ -96,3 +96,35 @@ def test_visible_waits_are_found_by_indexes(permitted: bool) -> None:
     if permitted:
         for queryset in (PendingEvent.objects.visible_to(user), PendingEvent.objects.decidable_by(user)):
             assert "permission)::text = 'durableflow.start_workflowinstance'" in " ".join(_conditions(queryset))
+
+
+def _terminated(name: str, rollback: Any) -> WorkflowInstance:
+    return WorkflowInstance.objects.create(
+        workflow="w",
+        instance_id=name,
+        created=clock.host_now(),
+        status=WorkflowInstance.Status.TERMINATED,
+        rollback=rollback,
+    )
+
+
+def test_what_could_not_be_undone_needs_attention() -> None:
+    """A terminated instance alone says by its rollback that something is left to do."""
+    _terminated("plain", None)
+    _terminated("undone", {"outcome": "complete", "failed": []})
+    left = _terminated("left", {"outcome": "failed", "failed": ["book-1"]})
+    assert list(WorkflowInstance.objects.not_undone()) == [left]
+    assert list(WorkflowInstance.objects.failed()) == [left]
+    assert [row[0] for row in needs_attention("default").values_list("pk")] == [left.pk]
+
+
+def test_what_could_not_be_undone_is_found_by_an_index() -> None:
+    """Design 11: among a million that were terminated."""
+    rows = WorkflowInstance.objects.not_undone().order_by("-pk").values_list("pk", flat=True)[:10]
+    if connection.vendor == "postgresql":
+        _conditions(rows)
+        with connection.cursor() as cursor:
+            for kind in ("indexscan", "indexonlyscan"):
+                cursor.execute(f"SET LOCAL enable_{kind} = on")
+            cursor.execute("SET LOCAL enable_sort = off")
+    assert "durableflow_not_undone" in rows.explain()

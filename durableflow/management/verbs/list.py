@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
-from django.db.models import Count
+from django.db.models import Case, Count, When
 
 from durableflow.core import clock, registry
 from durableflow.core.spans import span
@@ -18,6 +18,7 @@ from durableflow.management.text import local
 from durableflow.management.verbs.base import Verb
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
+from durableflow.models.undoing import NOT_UNDONE
 
 DEFAULT_LIMIT: Final = 50
 NARROWING: Final = ("status", "failed", "since", "until", "reverse", "limit")
@@ -58,7 +59,8 @@ class ListVerb(Verb):
         else:
             rows = WorkflowInstance.objects.using(database()).light()
         limit = options["limit"] or DEFAULT_LIMIT
-        found = list(narrowed(rows, options).order_by("id" if options["reverse"] else "-id")[: limit + 1])
+        rows = narrowed(rows, options).annotate(left=Case(When(NOT_UNDONE, then=True), default=False))
+        found = list(rows.order_by("id" if options["reverse"] else "-id")[: limit + 1])
         more, found = len(found) > limit, found[:limit]
         printer.document([instance_row(row) for row in found])
         if found and not printer.as_json:
@@ -79,7 +81,9 @@ def add_filters(parser: CommandParser) -> None:
         metavar="STATUS",
         help=f"Only instances of this status; may be given several times. One of: {', '.join(Status.values)}.",
     )
-    parser.add_argument("--failed", action="store_true", help="Only instances that need a person: errored, or blocked.")
+    parser.add_argument(
+        "--failed", action="store_true", help="Only instances that need a person: errored, blocked, or not undone."
+    )
     bound = "a day, a moment, or how long ago ('2 hours')"
     parser.add_argument("--since", type=since, metavar="WHEN", help=f"Created then or later: {bound}.")
     parser.add_argument(
@@ -126,6 +130,8 @@ def note(row: WorkflowInstance) -> str:
     """What else is to be said of an instance in a list."""
     if row.blocked:
         return "blocked, a person is needed"
+    if getattr(row, "left", False):
+        return "not undone, a person is needed"
     if row.hold:
         return str(Hold(row.hold).label) if row.hold in Hold.values else row.hold
     if row.wake_at is not None and row.wake_at > clock.host_now() and row.status in (Status.QUEUED, Status.WAITING):
