@@ -35,6 +35,7 @@ CHUNK: Final = 100
 SLICE: Final = 3.0
 """Seconds after which a request ends and the next one goes on."""
 RUN_AGAIN: Final = "restarted"
+UNDONE: Final = "undone"
 UNREAD: Final = gettext_lazy("Events that nobody has read are dropped.")
 GIVEN: Final = gettext_lazy(
     "Some have child workflows with ids from the program. Those keep them: where the program does not put the run number into such an id, "
@@ -161,7 +162,7 @@ class BulkMixin(StepVerbsMixin):
                 job.others.append(pk)
         job.choose(fitting)
         job.told = [(status, number, able) for (status, able), number in sorted(counted.items())]
-        job.skipped.update({f"status {status}": number for status, number, able in job.told if not able})
+        job.skipped.update({why_not(verb, status): number for status, number, able in job.told if not able})
         return self._confirm_page(request, job, verb, verb.form())
 
     def _undone(self, queryset: QuerySet[Any], verb: Verb) -> dict[int, Any]:
@@ -215,7 +216,7 @@ class BulkMixin(StepVerbsMixin):
         for _row, why in report.skipped:
             # Of a restart whose status fits the run did not.
             again = verb.name == "restart" and why.status and fits(verb, why.status)
-            job.skipped[RUN_AGAIN if again else f"status {why.status}" if why.status else why.code] += 1
+            job.skipped[RUN_AGAIN if again else why_not(verb, why.status) if why.status else why.code] += 1
         job.done += len(report.done)
         if verb.name == "terminate":
             job.undoing += sum(row.status == Status.ROLLING_BACK for row in report.done)
@@ -279,6 +280,11 @@ def fits(verb: Verb, status: str, rollback: Any = None) -> bool:
     return verb.fits_to(WorkflowInstance(status=status, rollback=rollback))
 
 
+def why_not(verb: Verb, status: str) -> str:
+    """Why an instance in ``status`` was left out: for that, or, where that fits, for what came of its rollback."""
+    return UNDONE if verb.name == "retry" and fits(verb, status) else f"status {status}"
+
+
 def summary(job: Job, verb: Verb) -> tuple[str, int]:
     """What was done so far and what was left out, why, in a sentence; and how serious that is."""
     text = _("%(verb)s: %(done)s done") % {"verb": verb.label, "done": f"{job.done:,}"}
@@ -297,6 +303,7 @@ def cause(code: str) -> str:
         return _("status %(status)s") % {"status": Status(code.removeprefix("status ")).label}
     told = {
         RUN_AGAIN: _("restarted meanwhile"),
+        UNDONE: _("rolled back, nothing is left to retry"),
         "not_found": _("deleted meanwhile"),
         "permission_denied": _("not permitted"),
         "protected": _("other rows need them"),

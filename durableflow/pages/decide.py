@@ -113,6 +113,11 @@ class DecidePage:
         return HEADINGS[self.state]
 
     @property
+    def unstored_comment(self) -> str:
+        """What the person wrote with an answer that came too late, so that it is not lost."""
+        return "" if self.is_open or not self.problem else str(self.comment_form.data.get("comment", ""))[:COMMENT_SIZE]
+
+    @property
     def explanation(self) -> Any:
         """Why there is nothing to decide; '' where there is, and where who and when say it all."""
         return REASONS.get(self.state, "")
@@ -198,7 +203,7 @@ class DecidePage:
             self.pending.decide(approved, by=self.user, data=data, comment=comment, via=self.via)
         except StaleDecision:
             self._reload()
-            return self._refuse(409, _("Your answer was not stored."))
+            return self._refuse(409, _("Your answer was not stored: this cannot be decided any more."))
         except (LimitExceeded, CodecError) as error:
             return self._refuse(413 if isinstance(error, LimitExceeded) else 400, str(error))
         except ValidationError as error:

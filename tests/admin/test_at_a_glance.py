@@ -121,3 +121,18 @@ def test_a_step_with_a_long_error_shows_its_start(login, superuser) -> None:
     make_step(row, status="failed", error_data=error)
     page = page_of(login(superuser), row)
     assert page.count("yz") == 1 and page.count("Whole message") == 1
+
+
+@pytest.mark.parametrize("by_link", [False, True])
+def test_a_comment_that_came_too_late_is_not_lost(login, superuser, decider, by_link) -> None:
+    """EVT-10: the form is gone, what was typed into it is not; without an answer nothing is repeated."""
+    wait = make_wait(make_instance())
+    address = reverse("admin:durableflow_pendingevent_decide", args=[wait.pk])
+    assert login(superuser).post(address, {"decision": "approve", "comment": "mine"}).status_code == 302
+    client = login(decider)
+    mine = wait.decision_url(decider) if by_link else address
+    late = client.post(mine, {"decision": "reject", "comment": "<b>too dear</b>"})
+    assert late.status_code == 409
+    assert "What you wrote:" in text_of(late) and "&lt;b&gt;too dear&lt;/b&gt;" in text_of(late)
+    assert "What you wrote" not in text_of(client.get(mine))
+    assert "What you wrote" not in text_of(client.post(mine, {"decision": "reject", "comment": ""}))

@@ -140,4 +140,4 @@ def test_what_is_undone_is_not_retried(login, operator) -> None:
     page = text_of(asking)
     assert page.index(other.label) < page.index("Left out") < page.index(instance.label)
     response = confirm(client, asking)
-    assert messages_of(response) == ["Retry: 1 done, 1 skipped (status Failed: 1)"]
+    assert messages_of(response) == ["Retry: 1 done, 1 skipped (rolled back, nothing is left to retry: 1)"]
