@@ -11,6 +11,8 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
 
+from durableflow.core.jsontext import parse_json
+
 
 def path_of(form: type[forms.Form]) -> str:
     """The path under which a form class is stored. Raises ValueError for a class that could not be found again."""
@@ -82,7 +84,10 @@ def _as_posted(form: forms.Form, data: dict[str, Any]) -> dict[str, Any]:
         if field is None and not any(name.startswith(f"{known}_") for known in form.fields):
             wrong[name] = "The form has no such field."
         elif isinstance(field, forms.JSONField):
-            posted[name] = value if isinstance(value, str) else json.dumps(value)
+            try:
+                posted[name] = _json_text(value)
+            except (ValueError, RecursionError) as error:
+                wrong[name] = f"This cannot be read as JSON: {error}."
         elif isinstance(value, list | tuple) and field is not None and _takes_several(field):
             posted[name] = [_scalar(member) for member in value]
         elif isinstance(value, list | tuple | dict):
@@ -98,8 +103,21 @@ def _takes_several(field: forms.Field) -> bool:
     return bool(getattr(field.widget, "allow_multiple_selected", False))
 
 
+def _json_text(value: Any) -> str:
+    """What is given to a field for JSON. Raises ValueError and RecursionError for a text on which it would fail: of too many
+    digits or levels, or with another value than it says. One that is no JSON at all it refuses in its own words."""
+    if not isinstance(value, str):
+        return json.dumps(value)
+    try:
+        parse_json(value)
+    except json.JSONDecodeError:
+        pass
+    return value
+
+
 def _scalar(value: Any) -> Any:
-    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    """As a browser would send it; check boxes read True and False from their names."""
+    return str(value) if isinstance(value, int | float) else value
 
 
 def _storable(name: str, value: Any) -> Any:

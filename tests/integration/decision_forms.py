@@ -44,3 +44,16 @@ class OddForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         return {"note": object()}
+
+
+class TypedForm(forms.Form):
+    """Fields that rely on what browsers send."""
+
+    day = forms.DateField(required=False)
+    at = forms.DateTimeField(required=False)
+    address = forms.GenericIPAddressField(required=False)
+    more = forms.JSONField(required=False)
+    agree = forms.BooleanField(required=False)
+    sure = forms.NullBooleanField(required=False)
+    hidden = forms.BooleanField(required=False, widget=forms.HiddenInput)
+    name = forms.CharField(required=False)

@@ -19,7 +19,7 @@ from durableflow import (
 from durableflow.models import WorkflowInstance
 from tests.conftest import UserFactory
 from tests.integration import decision_forms
-from tests.integration.decision_forms import OddForm, RefundForm, UploadForm
+from tests.integration.decision_forms import OddForm, RefundForm, TypedForm, UploadForm
 from tests.integration.evt_flows import finished, flow, nothing_stored, opened
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,6 +67,31 @@ def test_wrong_data_is_refused_and_nothing_is_stored(data: dict[str, Any] | None
     assert nothing_stored(pending)
     pending.approve(by=None, data={"amount": "1"})
     assert finished(pending)[0] is True
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *({name: True} for name in ("day", "at", "address")),
+        *({"more": text} for text in ("9" * 5000, "[" * 5000, "{bad", "[NaN]", "[1e400]")),
+        {"agree": [True]},
+        {"name": {"a": 1}},
+    ],
+)
+def test_values_of_another_type_are_refused_by_name(data: dict[str, Any]) -> None:
+    """Where a field of Django's would fail."""
+    pending = opened(form=TypedForm)
+    with pytest.raises(ValidationError) as refused:
+        pending.approve(by=None, data=data)
+    assert list(refused.value.message_dict) == list(data) and nothing_stored(pending)
+
+
+@pytest.mark.parametrize("agreed", [True, False])
+def test_true_and_false_are_what_they_say(agreed: bool) -> None:
+    pending = opened(form=TypedForm)
+    names = ("agree", "sure", "hidden")
+    decision = pending.approve(by=None, data={"more": agreed, **dict.fromkeys(names, agreed)})
+    assert [decision.data[name] for name in ("more", *names)] == [agreed] * 4
 
 
 def test_a_rejection_takes_no_data_and_needs_no_form() -> None:
