@@ -32,7 +32,7 @@ from durableflow.admin.raw import error_class, hint
 from durableflow.admin.search import by_id_prefix, workflow_names
 from durableflow.admin.sending import SendingMixin
 from durableflow.core import clock
-from durableflow.core.statuses import Status, StepKind
+from durableflow.core.statuses import FINISHED, Status, StepKind
 from durableflow.models import PendingEvent
 from durableflow.models.permissions import VIEW, holds
 from durableflow.pages.moments import moment
@@ -181,8 +181,10 @@ def short_reason(instance: Any) -> str:
     """Why the instance is in its status, from its row and ``waits_now`` alone; secrets cannot be in it."""
     if instance.status == Status.PAUSED and instance.blocked:
         return _("Blocked: needs a person")
-    if instance.status == Status.ERRORED:
-        return error_class(getattr(instance, "error_data_start", None))
+    if instance.status in FINISHED:
+        undoing = _("Not everything was undone") if getattr(instance, "not_undone", False) else ""
+        error = error_class(getattr(instance, "error_data_start", None)) if instance.status == Status.ERRORED else ""
+        return " · ".join(filter(None, (error, undoing)))
     if instance.hold:
         return str(instance.get_hold_display())
     if instance.status in (Status.QUEUED, Status.WAITING) and instance.wake_at and instance.wake_at <= clock.host_now():

@@ -91,7 +91,8 @@ class SendingMixin(BulkMixin):
                 return response
         status = 400 if form.is_bound else 200
         told = plan_of_sending(instance, types)
-        return self.verb_page(request, instance, SEND_EVENT, form, told, status, suggestions=types)
+        title = _("Send an event to %(instance)s") % {"instance": instance.label}
+        return self.verb_page(request, instance, SEND_EVENT, form, told, status, title, suggestions=types)
 
     def _send(
         self, request: HttpRequest, instance: WorkflowInstance, form: EventForm, types: list[str]

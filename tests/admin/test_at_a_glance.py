@@ -30,7 +30,13 @@ def test_the_list_says_which_error(login, superuser) -> None:
     failed_with("m" * 5_000, instance_id="long")
     make_instance(status=S.ERRORED, error_data=None, instance_id="none")
     make_blocked(instance_id="blocked")
+    outcome = {"outcome": "failed", "failed": ["book-1"]}
+    failed_with("x", rollback=outcome, instance_id="left")
+    make_instance(status=S.TERMINATED, rollback=outcome, instance_id="ended")
+    make_instance(status=S.TERMINATED, rollback={"outcome": "complete", "failed": []}, instance_id="undone")
     page = text_of(login(superuser).get(LIST))
+    assert page.count("Not everything was undone") == 2
+    assert page.count('<span class="df-why">CardDeclined · Not everything was undone</span>') == 1
     assert page.count('<span class="df-why">CardDeclined</span>') == 2
     assert "no money" not in page and "mmmm" not in page
 
@@ -82,6 +88,8 @@ def test_times_have_a_zone(login, superuser, settings, zone, shown, named) -> No
     ]
     for address in addresses:
         assert f'<p class="df-zone">Times are in {named}' in text_of(client.get(address)), address
+    added = text_of(client.get(reverse("admin:durableflow_workflowschedule_add")))
+    assert "Times are in" not in added, "a cron line is in the schedule's own zone"
     assert f">2031-01-15 {shown}</time></dd>" in page_of(client, instance)
     page = text_of(client.get(reverse("admin:durableflow_pendingevent_change", args=[event.pk])))
     assert f">2031-01-15 {shown}</time></dd>" in page
