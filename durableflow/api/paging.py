@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from rest_framework.exceptions import NotFound
+from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import BasePagination, CursorPagination
 from rest_framework.response import Response
+
+DIGITS: Final = 10
 
 
 class ByCursor(CursorPagination):
@@ -15,6 +17,14 @@ class ByCursor(CursorPagination):
     page_size = 50
     page_size_query_param = "page_size"
     max_page_size = 500
+
+    def get_page_size(self, request: Any) -> int | None:
+        """How many rows a page has, 500 at most. Raises ValidationError for what is no number, which would be taken for the default."""
+        given = request.query_params.get(self.page_size_query_param)
+        if given and not (_is_position(given) and len(given) < DIGITS and int(given)):
+            text = f"Give a number from 1 to {self.max_page_size}."
+            raise ValidationError({self.page_size_query_param: [text]})
+        return super().get_page_size(request)
 
     def decode_cursor(self, request: Any) -> Any:
         """The cursor of the request. Raises NotFound for one that is none of ours."""

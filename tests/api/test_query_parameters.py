@@ -85,6 +85,17 @@ def test_moments_that_lead_out_of_the_calendar_are_refused(client_of, order, nam
     assert client_of("viewer").get(f"{ORDERS}?{name}=9999-12-31T23:59:59Z").status_code == 200
 
 
+@pytest.mark.parametrize("size", ["x", "0", "-1", "1.5", "%D9%A1", "9" * 5000])
+@pytest.mark.parametrize("path", [ORDERS, f"{URL}steps/", "/api/pending-events/", "/api/schedules/"])
+def test_a_page_size_that_is_none_is_refused(client_of, order, path, size) -> None:
+    """It would give the default, and be taken for all. What is more than a page can have gives a full one."""
+    order()
+    response = client_of("superuser").get(f"{path}?page_size={size}")
+    assert (response.status_code, list(response.json()["fields"])) == (400, ["page_size"])
+    for fine in ("", "1", "100000"):
+        assert client_of("superuser").get(f"{path}?page_size={fine}").status_code == 200
+
+
 @pytest.mark.parametrize("version", ["%00", "a%0D%0Ab", '"', "%E2%82%AC"])
 def test_a_version_that_is_none_does_not_get_into_a_header(client_of, version) -> None:
     response = client_of("viewer").get(f"/api/schema/?version={version}")
