@@ -11,6 +11,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils import timezone
 
 from durableflow.core.spans import span
+from durableflow.core.statuses import Via
 from durableflow.models import PendingEvent, WorkflowInstance
 from durableflow.models.permissions import VIEW, holds
 from durableflow.pages.banner import Trouble, trouble
@@ -66,6 +67,12 @@ def durableflow_zone() -> str:
     """The time zone in which the templates draw moments, as people call it and by its name."""
     here = timezone.localtime(timezone.now())
     return f"{timezone.get_current_timezone_name()} ({here:%Z})" if str(here.tzinfo) != f"{here:%Z}" else f"{here:%Z}"
+
+
+@register.filter
+def via_label(via: str) -> str:
+    """The door through which somebody acted, as people call it; the word itself where only newer code knows it."""
+    return str(dict(Via.choices).get(via, via))
 
 
 register.filter("moment", moment)

@@ -11,7 +11,7 @@ from django.utils import timezone
 from durableflow import timeline
 from durableflow.core.statuses import StepKind
 from tests.admin.acting import LIST, page_of, select, text_of
-from tests.admin.rows import S, make_blocked, make_failed, make_instance, make_step, make_wait
+from tests.admin.rows import S, add_history, make_blocked, make_failed, make_instance, make_step, make_wait
 from tests.admin.test_schedules import make_schedule
 
 pytestmark = pytest.mark.django_db
@@ -144,3 +144,19 @@ def test_a_comment_that_came_too_late_is_not_lost(login, superuser, decider, by_
     assert "What you wrote:" in text_of(late) and "&lt;b&gt;too dear&lt;/b&gt;" in text_of(late)
     assert "What you wrote" not in text_of(client.get(mine))
     assert "What you wrote" not in text_of(client.post(mine, {"decision": "reject", "comment": ""}))
+
+
+def test_who_did_it_is_said_in_words(login, superuser) -> None:
+    """The door, too; a program that nobody stands behind is no empty place."""
+    row = make_instance(status=S.PAUSED, paused_at=timezone.now())
+    for fields in (
+        {"actor": superuser, "actor_name": "anna", "via": "cli"},
+        {"actor_name": "", "via": "code"},
+        {"actor_name": "", "via": "engine"},
+    ):
+        add_history(row, "workflow_paused", **fields)
+    page = page_of(login(superuser), row)
+    assert '<td>anna <span class="df-note">(Command line)</span></td>' in page
+    assert (
+        '<td><span class="df-note">Code</span></td>' in page and '<td><span class="df-note">System</span></td>' in page
+    )

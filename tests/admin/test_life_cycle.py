@@ -68,7 +68,7 @@ def test_pause_of_one_that_waits(login, operator) -> None:
     for part in (
         "Since",
         "operator",
-        "(admin)",
+        "(Admin)",
         "the shop is closed",
         "clock stands still",
         "8 min",
