@@ -71,6 +71,16 @@ class TrueOrFalse(serializers.Field[Any, Any, Any, Any]):
         return value
 
 
+class TextField(serializers.CharField):
+    """A JSON text. A number in its place is a mistake, and would be stored as its digits."""
+
+    def to_internal_value(self, data: Any) -> str:
+        """The text."""
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
 class NameField(serializers.CharField):
     """A name that a rule of ours allows; a wrong size is a LimitExceeded (413)."""
 
@@ -205,7 +215,7 @@ class StartBody(OptionsBody):
 class ReasonBody(Body):
     """What every verb may carry."""
 
-    reason = serializers.CharField(
+    reason = TextField(
         required=False, allow_blank=True, default="", max_length=TEXT_SIZE, help_text="Kept in the history."
     )
 
@@ -228,7 +238,7 @@ class StepNamed(Body):
         help_text="Which call of that name, counted from 1.",
     )
     kind = OneOfField(StepKind.values, required=False, default=StepKind.DO.value)
-    scope = serializers.CharField(required=False, allow_null=True, default=None, trim_whitespace=False)
+    scope = TextField(required=False, allow_null=True, default=None, trim_whitespace=False)
 
 
 class RestartBody(ReasonBody):
@@ -267,9 +277,7 @@ class DecideBody(Body):
     data = serializers.DictField(  # type: ignore[assignment]
         child=AnyField(), required=False, allow_null=True, default=None, help_text="The fields of the wait's form."
     )
-    comment = serializers.CharField(
-        required=False, allow_blank=True, default="", trim_whitespace=False, max_length=TEXT_SIZE
-    )
+    comment = TextField(required=False, allow_blank=True, default="", trim_whitespace=False, max_length=TEXT_SIZE)
 
 
 def finite(value: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from durableflow.api.bodies import AnyField, Body, OneOfField, TrueOrFalse
+from durableflow.api.bodies import AnyField, Body, OneOfField, TextField, TrueOrFalse
 from durableflow.core import registry
 from durableflow.models import WorkflowSchedule
 
@@ -28,8 +28,8 @@ class CatchUpField(serializers.Field[Any, Any, Any, Any]):
 class ScheduleEdit(Body):
     """Changes a schedule."""
 
-    cron = serializers.CharField(required=False, help_text="Five fields, such as `0 2 * * MON-FRI`.")
-    timezone = serializers.CharField(required=False, help_text="An IANA name, such as Europe/Berlin. Default: UTC.")
+    cron = TextField(required=False, help_text="Five fields, such as `0 2 * * MON-FRI`.")
+    timezone = TextField(required=False, help_text="An IANA name, such as Europe/Berlin. Default: UTC.")
     params = AnyField(required=False, help_text="What each instance gets as event.params.")
     enabled = TrueOrFalse(required=False)
     catch_up = CatchUpField(required=False, help_text="Of slots that nobody was there for. Default: latest.")
@@ -41,9 +41,9 @@ class ScheduleEdit(Body):
 class ScheduleBody(ScheduleEdit):
     """Makes a schedule."""
 
-    workflow = serializers.CharField(help_text="One that is registered.")
-    name = serializers.CharField(help_text="Ids of its instances begin with it.")
-    cron = serializers.CharField(help_text="Five fields, such as `0 2 * * MON-FRI`.")
+    workflow = TextField(help_text="One that is registered.")
+    name = TextField(help_text="Ids of its instances begin with it.")
+    cron = TextField(help_text="Five fields, such as `0 2 * * MON-FRI`.")
 
     def validate_workflow(self, value: str) -> str:
         """A registered name, looked up and never imported (case SEC-08)."""

@@ -128,3 +128,20 @@ def test_what_came_of_a_rollback(client_of, order) -> None:
     response = client.post(f"{URL}retry/")
     assert (response.status_code, response.json()["code"]) == (409, "invalid_transition")
     assert "has been undone" in response.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field"),
+    [
+        (f"{ORDERS}order-1/pause/", {"reason": 5}, "reason"),
+        (f"{ORDERS}order-1/restart/", {"from_step": {"name": "approval", "scope": 1.5}}, "from_step.scope"),
+        (f"{ORDERS}batch/delete/", {"instance_ids": ["order-1"], "reason": 0}, "reason"),
+        ("/api/schedules/", {"workflow": "api-order", "name": 7, "cron": "0 0 * * *"}, "name"),
+    ],
+)
+def test_a_number_is_no_text(path, body, field, client_of, order) -> None:
+    order()
+    before = snapshot()
+    response = client_of("superuser").post(path, body)
+    assert (response.status_code, list(response.json()["fields"])) == (400, [field])
+    assert snapshot() == before
