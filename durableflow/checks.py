@@ -115,6 +115,12 @@ def _sentence(current: mode.Mode) -> str:
     if current.kind is Kind.CLUSTER:
         which = f"{current.entry!r} of ALT_CLUSTERS" if current.entry else "with durableflow's broker"
         return f"Workflows are executed by the django-q2 cluster {which}: manage.py durableflow_cluster."
+    if current.kind is Kind.DISPATCH and mode.installed():
+        return (
+            f"Workflows are executed by whom {_settings_dispatch()!r} tells, and once a minute by the django-q2 cluster, which has "
+            "another broker than durableflow's. Where durableflow.drain() is not called more often, timers wait up to a minute "
+            "and a half."
+        )
     if current.kind is Kind.DISPATCH:
         return (
             f"Workflows are executed by this project's own scheduler, told by {_settings_dispatch()!r}; "

@@ -108,7 +108,7 @@ def test_right_settings_give_no_message(settings: Any) -> None:
         ({**OURS, "broker_class": "durableflow.cluster.broker.Broker"}, {}, "with durableflow's broker"),
         ({**STOCK, "ALT_CLUSTERS": {"flows": OURS}}, {"CLUSTER": "flows"}, "'flows' of ALT_CLUSTERS"),
         ({**OURS, "name": "flows"}, {"CLUSTER": "flows"}, "with durableflow's broker"),
-        (STOCK, {"DISPATCH": "gc.collect"}, "told by 'gc.collect'"),
+        (STOCK, {"DISPATCH": "gc.collect"}, "by whom 'gc.collect' tells, and once a minute"),
         (STOCK, {}, "once a minute"),
         ({**OURS, "broker_class": f"{__name__}.SubclassedBroker"}, {}, "once a minute"),
     ],
@@ -127,7 +127,8 @@ def test_a_project_without_django_q_and_without_dispatch_is_warned(
     monkeypatch.setattr("durableflow.cluster.mode.installed", lambda: False)
     assert ids(checks.check_mode()) == ["durableflow.W001"]
     settings.DURABLEFLOW = {"DISPATCH": "gc.collect"}
-    assert ids(checks.check_mode()) == ["durableflow.I001"]
+    [info] = checks.check_mode()
+    assert info.id == "durableflow.I001" and "own scheduler, told by 'gc.collect'; it must call" in info.msg
 
 
 @pytest.mark.parametrize(
