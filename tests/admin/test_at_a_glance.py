@@ -160,3 +160,19 @@ def test_who_did_it_is_said_in_words(login, superuser) -> None:
     assert (
         '<td><span class="df-note">Code</span></td>' in page and '<td><span class="df-note">System</span></td>' in page
     )
+
+
+def test_an_answer_that_was_lost_at_the_login_is_said(login, superuser) -> None:
+    """The login leads to the address of the form without what it held."""
+    wait = make_wait(make_instance())
+    address = reverse("admin:durableflow_pendingevent_decide", args=[wait.pk])
+    response = login(None).post(address, {"decision": "approve"})
+    assert response.status_code == 302 and response.url.endswith(f"?next={address}")
+    client = login(superuser)
+    page = text_of(client.get(address))
+    assert "Nothing was stored so far." in page and 'value="approve"' in page
+    assert "Nothing was stored" not in text_of(
+        client.get(reverse("admin:durableflow_pendingevent_change", args=[wait.pk]))
+    )
+    assert client.post(address, {"decision": "approve"}).status_code == 302
+    assert "Nothing was stored" not in text_of(client.get(address)), "it is decided"

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from durableflow.core.statuses import StepKind, StepStatus
 from durableflow.models import WorkflowInstance, WorkflowSchedule
-from tests.admin.rows import S, failed_third, make_failed, make_instance, make_step, send
+from tests.admin.rows import S, failed_third, make_failed, make_instance, make_step, make_wait, send
 from tests.admin.test_in_a_browser import NARROW, browser, page_for  # noqa: F401 - fixtures
 from tests.admin.test_schedules import make_schedule
 
@@ -74,6 +74,24 @@ def test_a_person_adds_a_schedule_and_runs_it(page_for, superuser) -> None:  # n
     assert page.trouble == []
 
 
+def test_a_person_sends_an_event(page_for, superuser) -> None:  # noqa: F811
+    """From the page of the wait, with a mistake on the way; two clicks send it once."""
+    instance = make_instance()
+    wait = make_wait(instance, "paid?", kind=StepKind.WAIT_FOR_EVENT, types=["paid"])
+    page = page_for(superuser)
+    page.goto(reverse("admin:durableflow_pendingevent_change", args=[wait.pk]))
+    page.get_by_role("link", name="Send an event").click()
+    assert page.get_by_label("Type:").input_value() == "paid"
+    page.get_by_label("Payload:").fill("{order: 7}")
+    page.get_by_role("button", name="Send an event").click()
+    page.get_by_text("This is not JSON").wait_for()
+    page.get_by_label("Payload:").fill('{"order": 7}')
+    page.get_by_role("button", name="Send an event").dblclick()
+    page.get_by_text(re.compile("The event was sent|has already sent its event")).wait_for()
+    assert [sent.payload for sent in instance.sent_events.all()] == [{"order": 7}]
+    assert page.trouble == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_new_pages_fit_a_phone(page_for, superuser, scheme) -> None:  # noqa: F811
     """No page scrolls sideways at 400 px; nothing breaks the policy."""
@@ -83,6 +101,7 @@ def test_new_pages_fit_a_phone(page_for, superuser, scheme) -> None:  # noqa: F8
     paused = make_instance(workflow="w" * 64, instance_id="i" * 100)
     open_one = {"status": StepStatus.PENDING, "finished": None}
     make_step(paused, "s" * 250, kind=StepKind.SLEEP, wake_at=now + timedelta(minutes=8), **open_one)
+    make_wait(paused, "e" * 64, kind=StepKind.WAIT_FOR_EVENT, types=["t" * 100])
     paused.pause(by=superuser, reason="r" * 300, via="admin")
     row = make_schedule(
         long, cron="0,1,2,3,4,5,6,7,8,9,10,11,12,13,14 2 * * *", timezone="America/Argentina/ComodRivadavia"
@@ -97,7 +116,7 @@ def test_new_pages_fit_a_phone(page_for, superuser, scheme) -> None:  # noqa: F8
         ),
         reverse(f"{BASE}restart_from", args=[failed.pk]) + f"?step={made[1].pk}",
         reverse(f"{BASE}complete_step", args=[failed.pk, made[2].pk]),
-        *(reverse(f"{BASE}{verb}", args=[paused.pk]) for verb in ("change", "resume", "terminate")),
+        *(reverse(f"{BASE}{verb}", args=[paused.pk]) for verb in ("change", "resume", "terminate", "send_event")),
         *(reverse(f"{SCHEDULE}{name}") for name in ("changelist", "add")),
         *(reverse(f"{SCHEDULE}{name}", args=[row.pk]) for name in ("change", "pause", "run_now", "delete")),
     ):
