@@ -13,6 +13,7 @@ from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
 from hypothesis import HealthCheck, settings
 
+from durableflow import drain
 from durableflow.core import hearing
 from durableflow.engine import chores, declaring, heartbeat
 
@@ -55,6 +56,12 @@ def _silent_drains() -> None:
     heartbeat.silence()
     declaring.silence()  # nor does it make rows of the schedules that some workflow has
     chores.silence()  # nor does it purge
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _patient_drains() -> None:
+    """``drain()`` of a test executes all that is due, also where the process stands still for longer than its usual second."""
+    drain.__defaults__ = (60.0,)
 
 
 @pytest.fixture

@@ -174,6 +174,8 @@ def test_concurrency_limits_bodies_at_work(most: int) -> None:
     async def body(item: int) -> int:
         working[0] += 1
         at_once.append(working[0])
+        while max(at_once) < most:
+            await asyncio.sleep(0.01)
         await asyncio.sleep(0.02)
         working[0] -= 1
         return item

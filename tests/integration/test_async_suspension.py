@@ -20,6 +20,7 @@ from durableflow.engine.delivery import deliver
 from durableflow.models import PendingEvent, WorkflowInstance
 from tests.integration.async_flows import AsyncRun, async_workflow, later
 from tests.integration.conftest import StoppedClock
+from tests.support.concurrency import PATIENCE
 from tests.support.engine import drained, noted, steps_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -321,8 +322,18 @@ def test_pending_calls_are_read_again_when_their_moment_comes_while_others_run()
 def test_what_keeps_an_instance_from_being_put_away_is_told(caplog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asyncanswers, "TELL_SECONDS", 0.2)
 
+    tell = asyncanswers.Answers._tell_why_awake
+
     async def run(step: AsyncStep, log: list[Any]) -> Any:
-        await asyncio.gather(step.wait_for_event("answer", type="answer"), asyncio.sleep(0.8))
+        loop, is_told = asyncio.get_running_loop(), asyncio.Event()
+
+        def and_go_on(self: Any, calls: Any) -> None:
+            tell(self, calls)
+            loop.call_soon_threadsafe(is_told.set)
+
+        monkeypatch.setattr(asyncanswers.Answers, "_tell_why_awake", and_go_on)
+        until_told = asyncio.wait_for(is_told.wait(), PATIENCE)  # a timer
+        await asyncio.gather(step.wait_for_event("answer", type="answer"), until_told)
 
     with caplog.at_level(logging.WARNING, "durableflow.engine"):
         waiting(run)

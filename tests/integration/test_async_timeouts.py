@@ -14,16 +14,20 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
 from durableflow import AsyncStep, Retries, StepTimeout, drain, get_step_context
+from durableflow.engine import asyncbody
 from durableflow.models import WorkflowInstance
 from tests.integration.async_flows import async_workflow
-from tests.support.concurrency import Gate, Task, eventually
+from tests.support.concurrency import PATIENCE, Gate, Task, eventually
 from tests.support.engine import drained, history_of, steps_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
 
 
-def test_a_timeout_cancels_the_body_which_may_clean_up() -> None:
+def test_a_timeout_cancels_the_body_which_may_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CANCEL_SECONDS", "BLOCKED_SECONDS"):  # on a busy machine it may need its time
+        monkeypatch.setattr(asyncbody, name, PATIENCE)
+
     async def body() -> None:
         try:
             await asyncio.sleep(60)

@@ -11,6 +11,8 @@ from django.contrib.auth.models import Group
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
+from durableflow.engine import watcher
+from durableflow.engine.attempts import Attempt
 from durableflow.models import WorkflowInstance
 from tests.support.engine import history_of
 
@@ -107,13 +109,20 @@ def test_a_commit_that_takes_longer_than_the_attempt_counts(monkeypatch: pytest.
         if getattr(slow, "now", False):
             slow.now = False
             commits.append(threading.current_thread().name)
-            end = time.monotonic() + 0.8
+            slow.attempt.due = time.monotonic() - 60  # its time is over now
+            end = time.monotonic() + 3 * watcher.LOOK
             while time.monotonic() < end:
                 pass
         commit(self)
 
+    def begin(self: Attempt) -> bool:
+        slow.attempt = self
+        return begin_commit(self)
+
+    begin_commit = Attempt.begin_commit
+    monkeypatch.setattr(Attempt, "begin_commit", begin)
     monkeypatch.setattr(BaseDatabaseWrapper, "_commit", slowly)
-    row = ended(branches(body, timeout=0.4).create())
+    row = ended(branches(body, timeout=5).create())
     assert (row.status, row.output) == (S.COMPLETE, ("0:1", "1:1", "2:1")), row.error
     assert groups() == ["0:1", "1:1", "2:1"] and len(commits) == 3
     assert history_of(row, "attempt_errored", "attempt_lost") == []

@@ -14,6 +14,7 @@ from durableflow import Step, Workflow, WorkflowEvent
 from durableflow.engine import renewal
 from durableflow.engine.claims import claim
 from durableflow.models import WorkflowInstance
+from tests.support.concurrency import PATIENCE
 from tests.support.engine import drained
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -24,13 +25,13 @@ class BusyWriter(Workflow):
     """Steps that each take a part of a lease, and all of them more than one."""
 
     def run(self, event: WorkflowEvent, step: Step) -> Any:
-        if event.params == "map":
-            return sum(step.map("beat", self.beat, range(8), concurrency=2, retries=0))
-        return sum(step.do(f"beat {number}", self.beat, 1, retries=0) for number in range(8))
+        def beat(number: int) -> int:
+            step._runtime.lease.renewed -= 15  # type: ignore[attr-defined]  # so long it has taken
+            return 1
 
-    def beat(self, number: int) -> int:
-        time.sleep(0.4)
-        return 1
+        if event.params == "map":
+            return sum(step.map("beat", beat, range(8), concurrency=2, retries=0))
+        return sum(step.do(f"beat {number}", beat, 1, retries=0) for number in range(8))
 
 
 @pytest.mark.parametrize("how", ["loop", "map"])
@@ -38,13 +39,13 @@ def test_writes_renew_the_lease(how: str, monkeypatch: pytest.MonkeyPatch) -> No
     """The renewal finds the row locked each time: the checkpoints, which hold it, renew in its place."""
     monkeypatch.setattr(renewal, "_renew_postgres", lambda *args: set())
     monkeypatch.setattr(renewal, "_renew_sqlite", lambda *args: set())
-    with override_settings(DURABLEFLOW={"LEASE": 1.2}):
+    with override_settings(DURABLEFLOW={"LEASE": 60}):
         instance = drained(BusyWriter.create(how))
     assert (instance.status, instance.output, instance.execution) == (S.COMPLETE, 8, 1)
 
 
 @pytest.mark.postgresql_only
-def test_the_renewal_waits_a_moment_for_a_row() -> None:
+def test_the_renewal_waits_a_moment_for_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker's writes hold it again and again; who waits has it before the next one."""
     BusyWriter.create()
     ((claimed),) = claim("default")
@@ -55,21 +56,23 @@ def test_the_renewal_waits_a_moment_for_a_row() -> None:
             with transaction.atomic():
                 WorkflowInstance.objects.select_for_update(no_key=True).get(pk=claimed.lease.pk)
                 locked.set()
-                go.wait(10)
+                go.wait(PATIENCE)
         finally:
             connections.close_all()
 
     thread = threading.Thread(target=hold)
     thread.start()
-    assert locked.wait(10)
+    assert locked.wait(PATIENCE)
     before = claimed.lease.renewed
     renewal.renew([claimed.lease])  # held for longer than it waits: left to the next beat
     assert (claimed.lease.renewed, claimed.lease.lost) == (before, False)
+    monkeypatch.setattr(renewal, "WAIT", PATIENCE)
+    monkeypatch.setattr(renewal, "patience", lambda: PATIENCE)
     watching = threading.Thread(target=_let_go_when_somebody_waits, args=[go])
     watching.start()
     renewal.renew([claimed.lease])
-    watching.join(10)
-    thread.join(10)
+    watching.join(PATIENCE)
+    thread.join(PATIENCE)
     assert claimed.lease.renewed > before
 
 
@@ -79,7 +82,8 @@ def _let_go_when_somebody_waits(go: threading.Event) -> None:
             waiting = (
                 "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
             )
-            for _ in range(1000):
+            end = time.monotonic() + PATIENCE
+            while time.monotonic() < end:
                 cursor.execute(waiting)
                 if cursor.fetchone()[0]:
                     break

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from durableflow import Retries, Step, Workflow, WorkflowEvent, drain
 from durableflow.core.conf import get_settings
 from durableflow.engine import drain as drains
 from durableflow.engine import pool as pools
-from durableflow.engine import replacement, watcher
+from durableflow.engine import replacement, shutdown, watcher
 from durableflow.engine.attempts import Attempt
 from durableflow.engine.journal import Identity
 from durableflow.engine.lease import Lease
@@ -226,29 +225,33 @@ def test_a_process_whose_drains_all_fail_is_replaced(monkeypatch: pytest.MonkeyP
     assert len(wanted) == 1 and "drains in a row have failed, at last by TypeError('wrong')" in wanted[0]
 
 
+leaves = threading.Event()
+
+
 # Whole processes --------------------------------------------------------------------------------------------------------
 
 
 class Paired(Workflow[int, str]):
-    """Two steps; those with a positive number say that they are in the first and take so many seconds for it."""
+    """Two steps; those with a positive number say that they are in the first, and stay there until a process that leaves ends."""
 
     class Meta:
         name = "paired"
 
     def run(self, event: WorkflowEvent[int], step: Step) -> str:
-        step.do("first", self.first, event.params / 10)
+        step.do("first", self.first, event.params)
         return step.do("second", threading.current_thread().name.partition("-")[0].lower)
 
-    def first(self, seconds: float) -> None:
-        if seconds and threading.current_thread() is not threading.main_thread():
+    def first(self, stays: int) -> None:
+        if stays and threading.current_thread() is not threading.main_thread():
             sys.stdout.write("in a helper\n")
             sys.stdout.flush()
-            time.sleep(seconds)
+            eventually(lambda: shutdown.requested() or not leaves.is_set())
 
 
 def drain_in_threads(what: str) -> None:
     """A process with a pool that ends, forks, or is interrupted."""
     object.__setattr__(get_settings(), "THREADS", 2)
+    leaves.set()
     if what == "fork":
         drain(1)
         made = pools.pool()
@@ -284,7 +287,7 @@ def test_a_process_with_idle_helpers_ends() -> None:
 def test_a_process_with_busy_helpers_ends_after_their_bodies() -> None:
     """What they are in is finished and stored; the instances are given back at their next durable call."""
     for _ in range(4):
-        Paired.create(10)
+        Paired.create(1)
     with child("tests.integration.test_pool:drain_in_threads", "end") as process:
         out = finish(process)
     assert "in a helper" in out
@@ -299,7 +302,7 @@ def test_a_process_with_busy_helpers_ends_after_their_bodies() -> None:
 def test_ctrl_c_gives_back_what_the_helpers_execute() -> None:
     """CON-12: in ``manage.py durableflow drain``; no lease has to end by itself."""
     for _ in range(4):
-        Paired.create(10)
+        Paired.create(1)
     with child("tests.integration.test_pool:drain_in_threads", "interrupt") as process:
         assert process.stdout is not None
         assert "in a helper" in process.stdout.readline()

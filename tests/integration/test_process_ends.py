@@ -18,6 +18,7 @@ from tests.support.engine import drained, history_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
+in_the_body = threading.Event()
 
 
 class Hanging(Workflow):
@@ -34,6 +35,7 @@ class Hanging(Workflow):
             return "done"
         sys.stdout.write("in the body\n")
         sys.stdout.flush()
+        in_the_body.set()
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end:
             try:
@@ -51,7 +53,7 @@ def work(what: str) -> None:
     stop = threading.Event()
     shutdown.heed(stop.is_set)
     if what == "stop":
-        threading.Timer(0.5, stop.set).start()
+        threading.Thread(target=lambda: (in_the_body.wait(PATIENCE), stop.set())).start()
     drain(1)
     sys.stdout.write("the drain returned\n")
 

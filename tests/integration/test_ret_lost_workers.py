@@ -11,6 +11,7 @@ from django.db import connection
 
 from durableflow import Step, Workflow, WorkflowEvent
 from durableflow.models import WorkflowInstance
+from tests.integration.con_flows import expire_leases
 from tests.support.concurrency import eventually
 from tests.support.database import child_environment
 from tests.support.engine import history_of, steps_of
@@ -23,7 +24,7 @@ WORKER = """
 import os, sys, time
 import django
 from django.conf import settings
-settings.DURABLEFLOW = {"LEASE": 1}
+settings.DURABLEFLOW = {"LEASE": 120}
 django.setup()
 from durableflow import Retries, Workflow, drain, get_step_context
 
@@ -111,7 +112,10 @@ def test_a_step_that_kills_its_process(limit: int, starts: int, tmp_path: Path) 
     workers = [spawn(log), spawn(log)]
 
     def tended() -> bool:
-        workers[:] = [worker if worker.poll() is None else spawn(log) for worker in workers]
+        for place, worker in enumerate(workers):
+            if worker.poll() is not None:
+                expire_leases()  # it was the only one
+                workers[place] = spawn(log)
         return became(instance, S.ERRORED)
 
     try:
@@ -147,6 +151,8 @@ def test_a_worker_that_is_killed_from_outside(tmp_path: Path) -> None:
     try:
         eventually(lambda: log.exists() and log.read_text().endswith("\n"), "the body")
         workers[0].kill()
+        workers[0].wait()
+        expire_leases()
         workers.append(spawn(log))
         eventually(lambda: became(instance, S.COMPLETE), "its end")
     finally:
