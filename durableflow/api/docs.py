@@ -32,6 +32,9 @@ IDEMPOTENCY_KEY: Final = OpenApiParameter(
     description="Makes the request safe to repeat: the same key and body give the first answer again.",
 )
 
+ROW_ID: Final = OpenApiParameter("id", int, OpenApiParameter.PATH)
+STEP_ID: Final = OpenApiParameter("step_id", int, OpenApiParameter.PATH)
+
 
 class ClosedBody(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
     """Bodies take no other keys than those that the schema names, and it says so."""

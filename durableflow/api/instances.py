@@ -14,7 +14,7 @@ from durableflow import timeline
 from durableflow.api.answers import HistoryAnswer, InstanceAnswer, OutputAnswer, StepAnswer
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import DeleteQuery, HistoryQuery, WaitQuery
-from durableflow.api.docs import documented, responses
+from durableflow.api.docs import STEP_ID, documented, responses
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import StepFilter
 from durableflow.api.paging import InOrder
@@ -108,7 +108,12 @@ class StepsView(ApiView):
 class StepOutputView(ApiView):
     """The output of one step."""
 
-    @documented(operation_id="retrieve_step_output", tags=["instances"], responses=responses(200, OutputAnswer, 404))
+    @documented(
+        operation_id="retrieve_step_output",
+        tags=["instances"],
+        parameters=[STEP_ID],
+        responses=responses(200, OutputAnswer, 404),
+    )
     def get(self, request: Request, workflow: str, instance_id: str, step_id: int) -> Response:
         """The whole output; of a sensitive step only a mask."""
         step = self.instance(workflow, instance_id).steps.filter(pk=step_id).first()

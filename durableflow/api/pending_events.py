@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import DecideBody
-from durableflow.api.docs import documented, responses
+from durableflow.api.docs import ROW_ID, documented, responses
 from durableflow.api.errors import handle
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.filters import PendingEventFilter
@@ -66,6 +66,7 @@ class PendingEventView(PendingEventsView):
     @documented(
         operation_id="retrieve_pending_event",
         tags=["pending events"],
+        parameters=[ROW_ID],
         responses=responses(200, PendingEventAnswer, 404),
     )
     def get(self, request: Request, pk: int) -> Response:  # type: ignore[override]
@@ -80,6 +81,7 @@ class DecideView(ApiView):
     @documented(
         operation_id="decide_pending_event",
         tags=["pending events"],
+        parameters=[ROW_ID],
         request=DecideBody,
         responses=responses(200, DecisionAnswer, 400, 404, 409, 413),
     )

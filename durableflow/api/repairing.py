@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from durableflow.api.answers import StartedAnswer
 from durableflow.api.base import NO_STEP
 from durableflow.api.bodies import CompleteStepBody, RestartBody
-from durableflow.api.docs import documented, responses
+from durableflow.api.docs import STEP_ID, documented, responses
 from durableflow.api.verbs import VerbView
 from durableflow.core.exceptions import InvalidTransition
 from durableflow.core.statuses import Via
@@ -67,6 +67,7 @@ class CompleteStepView(VerbView):
     @documented(
         operation_id="complete_step",
         tags=["instances"],
+        parameters=[STEP_ID],
         request=CompleteStepBody,
         responses=responses(200, StartedAnswer, 400, 404, 409, 413),
     )

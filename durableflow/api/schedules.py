@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from durableflow.api.answers import StartedAnswer
 from durableflow.api.base import ApiView
 from durableflow.api.bodies import ReasonBody
-from durableflow.api.docs import IDEMPOTENCY_KEY, documented, responses
+from durableflow.api.docs import IDEMPOTENCY_KEY, ROW_ID, documented, responses
 from durableflow.api.filtering import QueryFilter
 from durableflow.api.paging import NewestFirst
 from durableflow.api.schedule_answers import ScheduleAnswer, ScheduleRow
@@ -139,7 +139,12 @@ class SchedulesView(SchedulesBase):
 class ScheduleView(SchedulesBase):
     """One schedule."""
 
-    @documented(operation_id="retrieve_schedule", tags=["schedules"], responses=responses(200, ScheduleAnswer, 404))
+    @documented(
+        operation_id="retrieve_schedule",
+        tags=["schedules"],
+        parameters=[ROW_ID],
+        responses=responses(200, ScheduleAnswer, 404),
+    )
     def get(self, request: Request, pk: int) -> Response:
         """With its next slots, and those that were skipped."""
         return self.answer(self.row(pk))
@@ -147,6 +152,7 @@ class ScheduleView(SchedulesBase):
     @documented(
         operation_id="edit_schedule",
         tags=["schedules"],
+        parameters=[ROW_ID],
         request=ScheduleEdit,
         responses=responses(200, ScheduleAnswer, 400, 404, 409, 413),
     )
@@ -165,7 +171,12 @@ class ScheduleView(SchedulesBase):
             row.told("edit", request.user, "", Via.API, database())
         return self.answer(row)
 
-    @documented(operation_id="delete_schedule", tags=["schedules"], responses=responses(204, None, 404, 409))
+    @documented(
+        operation_id="delete_schedule",
+        tags=["schedules"],
+        parameters=[ROW_ID],
+        responses=responses(204, None, 404, 409),
+    )
     def delete(self, request: Request, pk: int) -> Response:
         """Its instances stay. One that belongs to the code cannot be deleted: pause it."""
         with write_transaction(database()):
@@ -198,6 +209,7 @@ class PauseScheduleView(ScheduleVerbView):
     @documented(
         operation_id="pause_schedule",
         tags=["schedules"],
+        parameters=[ROW_ID],
         request=ReasonBody,
         responses=responses(200, ScheduleAnswer, 400, 404, 409),
     )
@@ -215,6 +227,7 @@ class ResumeScheduleView(ScheduleVerbView):
     @documented(
         operation_id="resume_schedule",
         tags=["schedules"],
+        parameters=[ROW_ID],
         request=ReasonBody,
         responses=responses(200, ScheduleAnswer, 400, 404, 409),
     )
@@ -231,7 +244,7 @@ class RunScheduleView(SchedulesBase):
         operation_id="run_schedule",
         tags=["schedules"],
         request=ReasonBody,
-        parameters=[IDEMPOTENCY_KEY],
+        parameters=[ROW_ID, IDEMPOTENCY_KEY],
         responses={200: StartedAnswer, **responses(201, StartedAnswer, 400, 404, 409, 413, 422)},
     )
     def post(self, request: Request, pk: int) -> Response:

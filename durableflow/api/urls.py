@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from django.urls import path
+from typing import Any
+
+from django.urls import path, register_converter
 
 from durableflow.api.batch import BatchDeleteView, BatchView
 from durableflow.api.bulk import BulkView
@@ -25,6 +27,24 @@ from durableflow.pages.views import DecideLinkView
 
 app_name = "durableflow-api"
 
+
+class RowKey:
+    """The number of a row. What is none stands for no row: the answer is a 404 of ours, as for one that does not exist."""
+
+    regex = "[^/]+"
+
+    def to_python(self, value: str) -> int:
+        """The number; 0 is nobody's."""
+        return int(value) if value.isascii() and value.isdecimal() and len(value) < LONGEST else 0
+
+    def to_url(self, value: Any) -> str:
+        """As text."""
+        return str(value)
+
+
+LONGEST = 20
+register_converter(RowKey, "durableflow_row")
+
 INSTANCES = "workflows/<str:workflow>/instances/"
 INSTANCE = f"{INSTANCES}<str:instance_id>/"
 
@@ -38,8 +58,8 @@ routes = [
     path(f"{INSTANCES}bulk/", BulkView.as_view(), {"instance_id": "bulk"}, name="bulk"),
     path(INSTANCE, InstanceView.as_view(), name="instance"),
     path(f"{INSTANCE}steps/", StepsView.as_view(), name="steps"),
-    path(f"{INSTANCE}steps/<int:step_id>/output/", StepOutputView.as_view(), name="step-output"),
-    path(f"{INSTANCE}steps/<int:step_id>/complete/", CompleteStepView.as_view(), name="complete-step"),
+    path(f"{INSTANCE}steps/<durableflow_row:step_id>/output/", StepOutputView.as_view(), name="step-output"),
+    path(f"{INSTANCE}steps/<durableflow_row:step_id>/complete/", CompleteStepView.as_view(), name="complete-step"),
     path(f"{INSTANCE}history/", HistoryView.as_view(), name="history"),
     path(f"{INSTANCE}history/stream/", HistoryStreamView.as_view(), name="history-stream"),
     path(f"{INSTANCE}retry/", RetryView.as_view(), name="retry"),
@@ -49,13 +69,13 @@ routes = [
     path(f"{INSTANCE}terminate/", TerminateView.as_view(), name="terminate"),
     path(f"{INSTANCE}events/", EventsView.as_view(), name="events"),
     path("schedules/", SchedulesView.as_view(), name="schedules"),
-    path("schedules/<int:pk>/", ScheduleView.as_view(), name="schedule"),
-    path("schedules/<int:pk>/pause/", PauseScheduleView.as_view(), name="pause-schedule"),
-    path("schedules/<int:pk>/resume/", ResumeScheduleView.as_view(), name="resume-schedule"),
-    path("schedules/<int:pk>/run/", RunScheduleView.as_view(), name="run-schedule"),
+    path("schedules/<durableflow_row:pk>/", ScheduleView.as_view(), name="schedule"),
+    path("schedules/<durableflow_row:pk>/pause/", PauseScheduleView.as_view(), name="pause-schedule"),
+    path("schedules/<durableflow_row:pk>/resume/", ResumeScheduleView.as_view(), name="resume-schedule"),
+    path("schedules/<durableflow_row:pk>/run/", RunScheduleView.as_view(), name="run-schedule"),
     path("pending-events/", PendingEventsView.as_view(), name="pending-events"),
-    path("pending-events/<int:pk>/", PendingEventView.as_view(), name="pending-event"),
-    path("pending-events/<int:pk>/decide/", DecideView.as_view(), name="decide-pending-event"),
+    path("pending-events/<durableflow_row:pk>/", PendingEventView.as_view(), name="pending-event"),
+    path("pending-events/<durableflow_row:pk>/decide/", DecideView.as_view(), name="decide-pending-event"),
     path("health/", HealthView.as_view(), name="health"),
 ]
 urlpatterns = [

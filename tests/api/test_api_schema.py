@@ -96,6 +96,19 @@ def test_verbs_and_batches_say_what_they_take(client_of) -> None:
     assert set(paths["/api/schedules/{id}/"]) == {"get", "patch", "delete"}
 
 
+def test_numbers_of_rows_are_numbers(client_of) -> None:
+    """In the schema, whatever the routes take."""
+    paths = schema_of(client_of("stranger"), "/api/schema/")["paths"]
+    found = [
+        (name, item["schema"]["type"])
+        for name, methods in paths.items()
+        for method in methods.values()
+        for item in method.get("parameters", ())
+        if item["in"] == "path" and item["name"] in ("id", "step_id")
+    ]
+    assert len(found) == 10 and {kind for _, kind in found} == {"integer"}
+
+
 def test_bodies_take_no_other_keys(client_of) -> None:
     """As the API itself: an unknown key is refused. A cursor that is none is a 404 of each list."""
     schema = schema_of(client_of("stranger"), "/api/schema/")

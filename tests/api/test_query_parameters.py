@@ -103,6 +103,16 @@ def test_a_version_that_is_none_does_not_get_into_a_header(client_of, version) -
     assert "(2.0)" in client_of("viewer").get("/api/schema/?version=2.0")["Content-Disposition"]
 
 
+@pytest.mark.parametrize("number", ["x", "0", "-1", "1.5", "%D9%A1", "9" * 19, "9" * 5000, "%00", "latest"])
+@pytest.mark.parametrize("path", ["/api/schedules/%s/", "/api/pending-events/%s/", f"{URL}steps/%s/output/"])
+def test_what_is_no_number_of_a_row_is_a_404_of_ours(client_of, order, path, number) -> None:
+    """JSON as every error here, not the project's page."""
+    order()
+    response = client_of("superuser").get(path % number)
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+    assert client_of("anonymous").get(path % number).status_code in (401, 403)
+
+
 def test_allow_tells_of_what_is_answered(client_of, order, wait_of) -> None:
     """Nothing answers OPTIONS: whoever asks by it learns from ``Allow`` what there is."""
     wait_of(order())
