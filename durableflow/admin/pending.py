@@ -146,9 +146,8 @@ class PendingEventAdminMixin(ReadOnlyAdminMixin):
             return HttpResponseNotAllowed(METHODS)
         page = DecidePage(self.visible(request, object_id), request.user, Via.ADMIN)
         if request.method != "POST":
-            if (
-                page.is_open
-            ):  # no link leads here: an answer was lost at the login, or the page of a refused one was opened again
+            # No link leads here: an answer was lost at the login, or the page of a refused one was opened again.
+            if page.is_open:
                 page.problem = _("Nothing was stored so far. If you had to log in on the way, decide once more.")
             return self._page(request, page, 200)
         status = page.submit(request.POST)

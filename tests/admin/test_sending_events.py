@@ -68,8 +68,8 @@ def test_the_only_type_is_filled_in(login, superuser) -> None:
     """And one that a link suggests; the page of the wait has that link."""
     instance, wait = waiting()
     client, address = login(superuser), verb_url("send_event", instance)
-    assert 'value="paid"' in text_of(client.get(address))
-    assert 'value="other"' in text_of(client.get(f"{address}?type=other"))
+    assert 'name="type" value="paid"' in text_of(client.get(address))
+    assert 'name="type" value="other"' in text_of(client.get(f"{address}?type=other"))
     shown = text_of(client.get(reverse("admin:durableflow_pendingevent_change", args=[wait.pk])))
     assert f'href="{address}?type=paid"' in shown
 
