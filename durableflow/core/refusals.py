@@ -54,7 +54,7 @@ def explain(value: Any) -> tuple[str, str]:
     for test, name, cure in _KINDS:
         if test(value):
             return f"is {name} ({kind})", cure
-    return f"is of type {kind}", "Return plain data: text, numbers, lists, dicts."
+    return f"is of type {kind}", "Give plain data: text, numbers, lists, dicts."
 
 
 def _is(*types: type) -> Callable[[Any], bool]:
@@ -66,29 +66,29 @@ def _is_function(value: Any) -> bool:
 
 
 _KINDS: tuple[tuple[Callable[[Any], bool], str, str], ...] = (
-    (_is(type), "a class", "Return its name."),
-    (_is(Model), "a model instance", "Return its primary key and load the row where it is needed."),
-    (_is(QuerySet), "a queryset", "Return a list of keys or values: list(queryset.values_list(...))."),
-    (_is(Manager), "a manager", "Return a list of keys or values."),
-    (_is(File, io.IOBase), "a file", "Save it in a storage and return its name."),
-    (is_dataclass, "a dataclass", "Return dataclasses.asdict(value)."),
+    (_is(type), "a class", "Give its name."),
+    (_is(Model), "a model instance", "Give its primary key and load the row where it is needed."),
+    (_is(QuerySet), "a queryset", "Give a list of keys or values: list(queryset.values_list(...))."),
+    (_is(Manager), "a manager", "Give a list of keys or values."),
+    (_is(File, io.IOBase), "a file", "Save it in a storage and give its name."),
+    (is_dataclass, "a dataclass", "Give dataclasses.asdict(value)."),
     (
         lambda value: isinstance(value, tuple) and hasattr(value, "_fields"),
         "a namedtuple",
-        "Return tuple(value) or value._asdict().",
+        "Give tuple(value) or value._asdict().",
     ),
-    (_is(tuple), "a subclass of tuple", "Return tuple(value)."),
-    (_is(set, frozenset), "a subclass of set", "Return set(value)."),
-    (_is(Awaitable), "an awaitable", "Await it and return what it gives."),
-    (_is(AsyncIterator), "an asynchronous iterator", "Return a list of what it gives."),
-    (_is(Iterator), "an iterator or generator", "Return list(value)."),
-    (_is_function, "a function", "Return what it gives, or its name."),
-    (_is(BaseException), "an error", "Raise it, or return str(error)."),
+    (_is(tuple), "a subclass of tuple", "Give tuple(value)."),
+    (_is(set, frozenset), "a subclass of set", "Give set(value)."),
+    (_is(Awaitable), "an awaitable", "Await it and give its result."),
+    (_is(AsyncIterator), "an asynchronous iterator", "Give a list of what it yields."),
+    (_is(Iterator), "an iterator or generator", "Give list(value)."),
+    (_is_function, "a function", "Give what it returns, or its name."),
+    (_is(BaseException), "an error", "Raise it, or give str(error)."),
     (
         _is(range, deque, type({}.keys()), type({}.values()), type({}.items())),
         "a sequence of its own kind",
-        "Return list(value).",
+        "Give list(value).",
     ),
-    (lambda value: hasattr(type(value), "model_dump"), "a model object", "Return value.model_dump()."),
-    (lambda value: hasattr(type(value), "tolist"), "an array", "Return value.tolist()."),
+    (lambda value: hasattr(type(value), "model_dump"), "a model object", "Give value.model_dump()."),
+    (lambda value: hasattr(type(value), "tolist"), "an array", "Give value.tolist()."),
 )
