@@ -158,20 +158,22 @@ def _lost_races(records: Any) -> list[int]:
 
 
 def _reopen_around(records: Any, failed: Any) -> None:
-    """The groups in whose branches a record has failed go on. A race whose winner failed, or that has failed itself, begins anew:
-    all that it waits for opens again."""
+    """The groups in whose branches a record has failed go on, and the join whose child it is. A race whose winner failed, or that
+    has failed itself, begins anew: all that it waits for opens again."""
     around = list(groups_of(failed.scope))
     if failed.kind == StepKind.RACE:
         around.append((failed.scope, failed.name, failed.count))
     for scope, name, count in around:
-        groups = records.filter(scope=scope, name=name, count=count, kind__in=GROUPS)
+        joins = Q(kind=StepKind.CHILD, remaining__isnull=False)
+        groups = records.filter(Q(kind__in=GROUPS) | joins, scope=scope, name=name, count=count)
         for race in groups.filter(kind=StepKind.RACE):
             start = f"{scope}/" if scope else ""
             start += component(name, count) + "["
             inner = records.exclude(scope="").values_list("pk", "scope")
             reset(records.filter(pk__in=[pk for pk, own in inner if own.startswith(start)]))
             reset(records.filter(pk=race.pk))
-        groups.update(status=StepStatus.PENDING, finished=None)
+        # A join has one child more to wait for; of all others NULL stays NULL.
+        groups.update(status=StepStatus.PENDING, finished=None, remaining=F("remaining") + 1)
 
 
 def _notifies(records: Any, wait: Any) -> Any:

@@ -15,7 +15,8 @@ from durableflow.engine.unwind import ProcessDied
 from durableflow.models import WorkflowInstance
 from tests.integration.conftest import StoppedClock
 from tests.integration.repair_world import Mortal
-from tests.support.engine import drained, steps_of
+from tests.support.commands import called
+from tests.support.engine import drain_all, drained, steps_of
 
 pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
@@ -241,3 +242,79 @@ def test_an_error_that_is_taken_out_of_its_group_ends_the_instance() -> None:
     """It has the group as its context, which has it as its member."""
     row = failed(Picked, "run")  # type: ignore[arg-type]
     assert row.error is not None and (row.error["type"], row.blocked) == ("LookupError", "")
+
+
+class Child(Workflow[Any, Any]):
+    """The second one fails by a mistake."""
+
+    class Meta:
+        name = "put-right-child"
+
+    program: Program = {}
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        if event.params["n"] == 2:
+            check(self.program, "child")
+        return event.params["n"]
+
+
+class Parent(Workflow[Any, Any]):
+    """Waits for two children."""
+
+    class Meta:
+        name = "put-right-parent"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        return step.run_workflows("all", Child, [{"n": 1}, {"n": 2}])
+
+
+def test_a_join_whose_child_failed_is_open_after_retry() -> None:
+    """Before anybody executes it, too: a replay that only looks does not go on with children."""
+    Child.program = {"child": True}
+    row = Parent.create()
+    drain_all()
+    assert dict(steps_of(row)) == {"all-1": "failed", "all-1/all-1": "complete", "all-1/all-2": "failed"}
+    row.retry()
+    assert dict(steps_of(row)) == {"all-1": "pending", "all-1/all-1": "complete", "all-1/all-2": "pending"}
+    assert called("check-replay", "put-right-parent").out.endswith("0 would break, 1 fit.\n")
+    Child.program = {"child": False}
+    drain_all()
+    row.refresh_from_db()
+    assert (row.status, row.output) == (S.COMPLETE, [1, 2])
+    assert {status for _label, status in steps_of(row)} == {"complete"}
+
+
+class Several(Workflow[Any, Any]):
+    """The same of four, three of which fail, one or all at a time."""
+
+    class Meta:
+        name = "put-right-several"
+
+    def run(self, event: WorkflowEvent[Any], step: Step) -> Any:
+        params = [{"n": 1}, {"n": 2}, {"n": 2}, {"n": 2}]
+        return step.run_workflows("all", Child, params, concurrency=event.params)
+
+
+@pytest.mark.parametrize("window", [None, 1])
+@pytest.mark.parametrize("early", [1, 3])
+def test_children_that_are_retried_before_their_parent_goes_on(window: int | None, early: int) -> None:
+    """What they come to is taken; the others are retried with their parent."""
+    Child.program = {"child": True}
+    row = Several.create(window)
+    drain_all()
+    row.refresh_from_db()
+    assert row.status == S.ERRORED
+    row.retry()
+    row.pause()
+    Child.program = {"child": False}
+    for child in WorkflowInstance.objects.filter(workflow="put-right-child", status=S.ERRORED).order_by("id")[:early]:
+        child.retry()
+    drain_all()
+    row.refresh_from_db()
+    assert row.status == S.PAUSED
+    row.resume()
+    drain_all()
+    row.refresh_from_db()
+    assert (row.status, row.output) == (S.COMPLETE, [1, 2, 2, 2])
+    assert row.steps.get(remaining__isnull=False).remaining == 0
+    assert WorkflowInstance.objects.filter(workflow="put-right-child", status=S.COMPLETE, execution__gt=0).count() == 4
