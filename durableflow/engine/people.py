@@ -27,7 +27,8 @@ def look_up_people(lease: Lease, claim: Claim, call: ApprovalCall) -> People:
     (design 5)."""
     if not call.allow_requester and claim.created_by_id is None:
         raise InvalidConfig(
-            f"{claim.label}: step {call.name!r} bars the requester, but nobody is known to have started it. Give created_by at create().",
+            f"{claim.label}: step {call.name!r} bars the requester, but nobody is known to have started it. "
+            "Start it anew with created_by, on the command line with --user.",
             step=call.name,
             field="allow_requester",
         )

@@ -211,6 +211,11 @@ def test_what_waits_for_people(workflows: Harness, user_factory: UserFactory) ->
     assert called("pending", "--user", "eve").err == "There is no user 'eve'."
 
 
+def test_a_program_without_workflows_is_told_where_they_are_found(workflows: Harness) -> None:
+    with mock.patch.object(registry, "names", return_value=[]):
+        assert called("list").out.startswith("No workflows: no app in INSTALLED_APPS has one in its module 'workflows'")
+
+
 def test_a_list_costs_the_same_however_long_it_is(workflows: Harness) -> None:
     """OPS-05: one query for the rows, without their big columns; a question more where the workflow is only stored."""
 

@@ -230,7 +230,8 @@ def test_a_barred_requester_must_be_known() -> None:
     drain()
     row.refresh_from_db()
     assert row.status == Status.ERRORED and not PendingEvent.objects.exists()
-    assert row.error is not None and "created_by" in row.error["message"] and row.error["step"] == "ok-1"
+    assert row.error is not None and row.error["step"] == "ok-1"
+    assert row.error["message"].endswith("Start it anew with created_by, on the command line with --user.")
 
 
 @pytest.mark.parametrize(

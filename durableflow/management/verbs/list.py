@@ -155,7 +155,9 @@ def _overview(printer: Printer) -> None:
     if printer.as_json:
         return
     if not counts:
-        printer.line("No workflows: there is none in this code, and no instance is stored.")
+        printer.line(
+            "No workflows: no app in INSTALLED_APPS has one in its module 'workflows', and no instance is stored."
+        )
         return
     statuses = [str(status) for status in Status if any(status in found for found in counts.values())]
     columns = [Column("WORKFLOW", keep=True), *(Column(status.upper(), right=True) for status in statuses)]
