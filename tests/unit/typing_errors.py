@@ -68,7 +68,7 @@ def wrong_starts(workflows: Harness, row: WorkflowInstance) -> None:
     Settlement.create({"order": "7"}, id="order-7")  # E: call-arg
     Settlement.get(7)  # E: arg-type
     workflows.run(Settlement, {"order": "7"}, id="order-7")  # E: call-arg
-    workflows.mock_timeout("create intent")  # E: attr-defined
+    workflows.mock_late("create intent")  # E: attr-defined
     workflows.approve(row, "ok", None)  # E: call-arg
 
 
