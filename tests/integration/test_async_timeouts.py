@@ -14,7 +14,7 @@ from asgiref.sync import sync_to_async
 from django.contrib.auth.models import Group
 
 from durableflow import AsyncStep, Retries, StepTimeout, drain, get_step_context
-from durableflow.engine import asyncbody
+from durableflow.engine import asyncbody, asyncjobs, asyncrun
 from durableflow.models import WorkflowInstance
 from tests.integration.async_flows import async_workflow
 from tests.support.concurrency import PATIENCE, Gate, Task, eventually
@@ -24,9 +24,15 @@ pytestmark = pytest.mark.django_db(transaction=True)
 S = WorkflowInstance.Status
 
 
+def give_time_to_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than the second that a cancelled body has: the process may stand still meanwhile."""
+    for module in (asyncbody, asyncjobs, asyncrun):
+        for name in {"CANCEL_SECONDS", "BLOCKED_SECONDS", "CLOSE_SECONDS"} & set(vars(module)):
+            monkeypatch.setattr(module, name, PATIENCE)
+
+
 def test_a_timeout_cancels_the_body_which_may_clean_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CANCEL_SECONDS", "BLOCKED_SECONDS"):  # on a busy machine it may need its time
-        monkeypatch.setattr(asyncbody, name, PATIENCE)
+    give_time_to_clean_up(monkeypatch)
 
     async def body() -> None:
         try:
@@ -202,8 +208,9 @@ def test_a_cancelled_call_cancels_its_body_and_records_nothing() -> None:
     assert steps_of(instance) == []
 
 
-def test_a_call_whose_task_is_cancelled_at_the_end_is_not_left_behind() -> None:
+def test_a_call_whose_task_is_cancelled_at_the_end_is_not_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its body takes a moment to clean up, after run() has returned."""
+    give_time_to_clean_up(monkeypatch)
     started = asyncio.Event()
 
     async def body() -> None:
