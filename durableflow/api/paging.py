@@ -26,6 +26,14 @@ class ByCursor(CursorPagination):
             raise ValidationError({self.page_size_query_param: [text]})
         return super().get_page_size(request)
 
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:
+        """What the schema says of them, with the sizes that are possible."""
+        found: Any = super().get_schema_operation_parameters(view)
+        for item in found:
+            if item["name"] == self.page_size_query_param:
+                item["schema"] = {**item["schema"], "minimum": 1, "maximum": self.max_page_size}
+        return list(found)
+
     def decode_cursor(self, request: Any) -> Any:
         """The cursor of the request. Raises NotFound for one that is none of ours."""
         cursor = super().decode_cursor(request)

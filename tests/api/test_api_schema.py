@@ -39,6 +39,8 @@ def test_the_schema_has_the_projects_paths(client_of) -> None:
     assert set(start["responses"]) == {"200", "201", "400", "401", "403", "404", "409", "413", "422"}
     assert "Idempotency-Key" in [parameter["name"] for parameter in start["parameters"]]
     listed = schema["paths"]["/api/workflows/{workflow}/instances/"]["get"]["parameters"]
+    sizes = [item["schema"] for item in listed if item["name"] == "page_size"]
+    assert sizes == [{"type": "integer", "minimum": 1, "maximum": 500}]
     assert {"status", "created_after", "created_before", "search", "cursor", "page_size"} <= {
         item["name"] for item in listed
     }
