@@ -11,7 +11,7 @@ import pytest
 
 from durableflow import Retries, Step, Workflow, WorkflowEvent, drain, get_step_context
 from durableflow.core.conf import get_settings
-from durableflow.engine import attempts, replacement, shutdown
+from durableflow.engine import attempts, replacement, shutdown, watcher
 from durableflow.models import WorkflowInstance
 from tests.support.concurrency import PATIENCE, child, eventually
 from tests.support.engine import drained, history_of
@@ -47,15 +47,24 @@ class Hanging(Workflow):
 
 def work(what: str) -> None:
     """A worker whose supervisor replaces it."""
-    object.__setattr__(get_settings(), "SHUTDOWN_GRACE", 0.5)
+    object.__setattr__(get_settings(), "SHUTDOWN_GRACE", PATIENCE)
     replacement.allow()
     attempts.STUCK_AFTER = 0.3
     stop = threading.Event()
     shutdown.heed(stop.is_set)
     if what == "stop":
-        threading.Thread(target=lambda: (in_the_body.wait(PATIENCE), stop.set())).start()
+        threading.Thread(target=stop_it, args=[stop]).start()
     drain(1)
     sys.stdout.write("the drain returned\n")
+
+
+def stop_it(stop: threading.Event) -> None:
+    """Once the body runs; the grace is over when the lease has told of the stop."""
+    in_the_body.wait(PATIENCE)
+    stop.set()
+    ours = watcher.watcher()
+    eventually(lambda: all(lease.told for lease in list(ours._held.values())))
+    ours._stop_at = 0.0
 
 
 def test_a_main_thread_that_swallows_its_timeout() -> None:
