@@ -3,6 +3,7 @@ hand at random moments, and come to the same end (design 6, 9)."""
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from functools import partial
@@ -19,7 +20,9 @@ from tests.support.engine import drained
 pytestmark = pytest.mark.django_db(transaction=True)
 Status = WorkflowInstance.Status
 Node = tuple[Any, ...]
-SEEDS = range(6)
+FIRST = int(os.environ.get("DURABLEFLOW_RESTART_FIRST", "0"))
+SEEDS = range(FIRST, FIRST + int(os.environ.get("DURABLEFLOW_RESTART_SEEDS", "6")))
+"""More of them, and other ones: for a long search by hand."""
 STEPS = 60
 AGAIN = Retries(limit=50, delay=30)
 
