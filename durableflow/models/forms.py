@@ -10,6 +10,7 @@ from typing import Any
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db import models
+from django.forms.fields import InvalidJSONInput
 
 from durableflow.core.jsontext import parse_json
 
@@ -46,7 +47,40 @@ def build(path: str, data: Mapping[str, Any] | None) -> forms.Form:
             f"The form {path} is not imported in this process. Import it at the top of the workflows module, so "
             "that every process knows it."
         )
-    return cls(data)
+    form = cls(data)
+    for field in form.fields.values():  # of this form alone: each has copies of its class's fields
+        if isinstance(field, forms.JSONField):
+            _refuse_what_fails(field)
+    return form
+
+
+def _refuse_what_fails(field: forms.JSONField) -> None:
+    """Django's field catches what is no JSON, but fails on a text of too many digits or levels, and takes NaN, Infinity and 1e400 for
+    other values than they say."""
+    read, bound = field.to_python, field.bound_data
+
+    def to_python(value: Any) -> Any:
+        if problem := _problem(value):
+            raise ValidationError(problem)
+        return read(value)
+
+    def bound_data(data: Any, initial: Any) -> Any:
+        return InvalidJSONInput(data) if _problem(data) else bound(data, initial)
+
+    field.to_python = to_python  # type: ignore[method-assign]
+    field.bound_data = bound_data  # type: ignore[method-assign]
+
+
+def _problem(value: Any) -> str:
+    """Why Django's field must not read this text; '' if it may, also where it is no JSON at all, for which it has words."""
+    try:
+        if isinstance(value, str):
+            parse_json(value)
+    except json.JSONDecodeError:
+        pass
+    except (ValueError, RecursionError) as error:
+        return f"This cannot be read as JSON: {error}."
+    return ""
 
 
 def clean(pending: Any, approved: bool, data: Mapping[str, Any] | None) -> Any:
@@ -85,9 +119,9 @@ def _as_posted(form: forms.Form, data: dict[str, Any]) -> dict[str, Any]:
             wrong[name] = "The form has no such field."
         elif isinstance(field, forms.JSONField):
             try:
-                posted[name] = _json_text(value)
+                posted[name] = value if isinstance(value, str) else json.dumps(value)
             except (ValueError, RecursionError) as error:
-                wrong[name] = f"This cannot be read as JSON: {error}."
+                wrong[name] = f"This cannot be written as JSON: {error}."
         elif isinstance(value, list | tuple) and field is not None and _takes_several(field):
             posted[name] = [_scalar(member) for member in value]
         elif isinstance(value, list | tuple | dict):
@@ -101,18 +135,6 @@ def _as_posted(form: forms.Form, data: dict[str, Any]) -> dict[str, Any]:
 
 def _takes_several(field: forms.Field) -> bool:
     return bool(getattr(field.widget, "allow_multiple_selected", False))
-
-
-def _json_text(value: Any) -> str:
-    """What is given to a field for JSON. Raises ValueError and RecursionError for a text on which it would fail: of too many
-    digits or levels, or with another value than it says. One that is no JSON at all it refuses in its own words."""
-    if not isinstance(value, str):
-        return json.dumps(value)
-    try:
-        parse_json(value)
-    except json.JSONDecodeError:
-        pass
-    return value
 
 
 def _scalar(value: Any) -> Any:

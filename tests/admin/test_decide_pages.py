@@ -16,6 +16,7 @@ from django.utils import timezone
 from durableflow.core.statuses import PendingStatus, SentKind, StepKind
 from durableflow.models import PendingEvent
 from tests.admin.rows import REFUND, make_instance, make_wait, snapshot
+from tests.integration.decision_forms import TypedForm
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:durableflow_pendingevent_changelist"
@@ -155,6 +156,21 @@ def test_form_errors_store_nothing(login, manager) -> None:
         "Enter a number." in page
         and 'value="much"' in page
         and ">hm</textarea>" in page.replace("\r", "").replace("> hm", ">hm")
+    )
+    assert snapshot() == before
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "[" * 5000, "[1e400]", "[NaN]"])
+def test_json_on_which_the_field_would_fail_is_marked(login, manager, text) -> None:
+    """Too many digits or levels, and what would be another value than it says."""
+    typed = f"{TypedForm.__module__}.{TypedForm.__qualname__}"
+    wait = make_wait(make_instance(), groups=[manager.groups.get()], form=typed)
+    before = snapshot()
+    response = login(manager).post(decide_of(wait), {"decision": "approve", "data-more": text})
+    assert response.status_code == 400
+    page = text_of(response)
+    assert "This cannot be read as JSON" in page and f">{text}</textarea>" in page.replace("> [", ">[").replace(
+        "> 9", ">9"
     )
     assert snapshot() == before
 
