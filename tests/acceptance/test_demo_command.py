@@ -183,7 +183,7 @@ def test_without_auto_it_shows_where_to_approve_and_stays_until_it_is_stopped(st
 
 
 def test_a_signal_in_the_middle_leaves_no_process(start: Start) -> None:
-    demo = start()  # it does not end by itself
+    demo = start("--auto", DEMO_BANK_FAILURES="1000")  # it does not end by itself meanwhile
     demo.until("image-1: started")
     demo.signal(signal.SIGTERM)
     assert demo.end() == 128 + signal.SIGTERM
