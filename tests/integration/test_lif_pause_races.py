@@ -171,7 +171,8 @@ def test_before_every_statement_of_the_executions(way: str) -> None:
             row.resume()
             paused += 1
         finished_properly(row, way)
-    assert number > 5 and paused > 3
+    # How many are paused in time depends on how fast their threads are; the one before the first statement is.
+    assert number > 5 and paused > 0
 
 
 @pytest.mark.parametrize("way", ["steps", "branches"])
