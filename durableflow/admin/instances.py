@@ -182,7 +182,7 @@ def short_reason(instance: Any) -> str:
     if instance.status == Status.PAUSED and instance.blocked:
         return _("Blocked: needs a person")
     if instance.status in FINISHED:
-        undoing = _("Not everything was undone") if getattr(instance, "not_undone", False) else ""
+        undoing = _("Not everything was undone") if getattr(instance, "is_not_undone", False) else ""
         error = error_class(getattr(instance, "error_data_start", None)) if instance.status == Status.ERRORED else ""
         return " · ".join(filter(None, (error, undoing)))
     if instance.hold:

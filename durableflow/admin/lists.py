@@ -9,7 +9,7 @@ from django.contrib.admin.views.main import ChangeList
 from django.core.exceptions import EmptyResultSet
 from django.core.paginator import Paginator
 from django.db import connections
-from django.db.models import Case, Prefetch, QuerySet, When
+from django.db.models import Prefetch, QuerySet
 from django.db.models.functions import Substr
 from django.http import HttpRequest
 
@@ -18,7 +18,6 @@ from durableflow.admin.filters import AttentionFilter, newest
 from durableflow.admin.raw import HINT, with_start
 from durableflow.core.statuses import Status
 from durableflow.models import PendingEvent
-from durableflow.models.undoing import NOT_UNDONE
 
 if TYPE_CHECKING:
     AnyPaginator = Paginator[Any]
@@ -108,8 +107,9 @@ class InstanceChangeList(BoundedChangeList):
         """With what the list shows of error, rollback, progress and waits."""
         waits = PendingEvent.objects.open().order_by("id").only("id", "instance", "name", "kind")
         prefetch = Prefetch("pending_events", queryset=waits, to_attr="waits_now")
-        left = Case(When(NOT_UNDONE, then=True), default=False)
-        rows = super().page_rows(keys).light().annotate(error_data_start=Substr("error_data", 1, HINT), not_undone=left)
+        rows = (
+            super().page_rows(keys).light().with_not_undone().annotate(error_data_start=Substr("error_data", 1, HINT))
+        )
         return with_start(rows, "progress", HINT).prefetch_related(prefetch)
 
 

@@ -17,9 +17,9 @@ from durableflow.api.bodies import StartBody
 from durableflow.api.choosing import by_key, known, left_out, with_ids
 from durableflow.api.docs import documented, responses
 from durableflow.api.instances import NamesakeView
-from durableflow.api.starting import startable
+from durableflow.api.starting import plan_of, startable
 from durableflow.core.exceptions import CodecError, LimitExceeded
-from durableflow.core.statuses import Status, Trigger, Via
+from durableflow.core.statuses import Status, Via
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import NewInstance, check, insert_many
 from durableflow.operations import bulk_delete
@@ -107,8 +107,8 @@ def planned(cls: Any, body: dict[str, Any], user: Any) -> list[NewInstance]:
 def plan(cls: Any, body: dict[str, Any], user: Any) -> NewInstance:
     """What one entry asks for. Raises ValidationError where its params cannot be stored, or have no concurrency key."""
     try:
-        found = cls.planned(**body, created_by=user, trigger=Trigger.API, via=Via.API)
+        found = plan_of(cls, user, body)
         check(found)
     except (CodecError, LimitExceeded, ValueError) as error:
         raise ValidationError({"params": [str(error)]}) from error
-    return found  # type: ignore[no-any-return]
+    return found

@@ -42,7 +42,7 @@ def start(cls: Any, user: Any, body: dict[str, Any], key: str, key_digest: str) 
     if key and (first := _first(cls, user, key, key_digest)):
         return first, False
     keyed = {"request_key": key, "request_digest": key_digest} if key else {}
-    row = insert(planned(cls, user, {"instance_id": None, **body}, **keyed))
+    row = insert(plan_of(cls, user, {"instance_id": None, **body}, **keyed))
     if row is not None:
         return row, True
     if key and (first := _first(cls, user, key, key_digest)):
@@ -50,7 +50,7 @@ def start(cls: Any, user: Any, body: dict[str, Any], key: str, key_digest: str) 
     raise InstanceAlreadyExists(workflow=cls.workflow_name(), instance_id=body.get("instance_id", ""))
 
 
-def planned(cls: Any, user: Any, body: dict[str, Any], **more: Any) -> NewInstance:
+def plan_of(cls: Any, user: Any, body: dict[str, Any], **more: Any) -> NewInstance:
     """What a checked body asks for. Raises ValidationError where the workflow's ``concurrency_key`` has no key for its params."""
     try:
         found: NewInstance = cls.planned(**body, created_by=user, trigger=Trigger.API, via=Via.API, **more)

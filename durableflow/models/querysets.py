@@ -53,6 +53,10 @@ class InstanceQuerySet(models.QuerySet[Any]):
         """Those that have ended, and of which something could not be undone. By an index."""
         return self.filter(NOT_UNDONE)
 
+    def with_not_undone(self) -> Self:
+        """Each row says in ``is_not_undone`` whether it is one of these."""
+        return self.annotate(is_not_undone=Case(When(NOT_UNDONE, then=True), default=False))
+
     def due(self) -> Self:
         """Those that need a worker now."""
         return self._due_for(timedelta())

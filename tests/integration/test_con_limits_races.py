@@ -122,7 +122,7 @@ def test_exact_over_processes_that_are_killed() -> None:
             )
             exact(3)
             looks += 1
-            if kills and looks % 15 == 0:
+            if kills and looks % 15 == 1:  # the first at once
                 kills -= 1
                 victim = chooser.randrange(len(processes))
                 processes[victim].kill()
@@ -131,7 +131,7 @@ def test_exact_over_processes_that_are_killed() -> None:
                 if process.poll() is not None and WorkflowInstance.objects.active().exists():
                     processes[place] = start()
             time.sleep(0.01)
-    assert looks > 0
+    assert kills < 5
     assert {row.status for row in WorkflowInstance.objects.all()} == {S.COMPLETE}
     exact(3)
     assert not ConcurrencyLimit.objects.filter(~Q(running=0)).exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from django.core.management.base import CommandParser
-from django.db.models import Case, Count, When
+from django.db.models import Count
 
 from durableflow.core import clock, registry
 from durableflow.core.spans import span
@@ -18,7 +18,6 @@ from durableflow.management.text import local
 from durableflow.management.verbs.base import Verb
 from durableflow.models import WorkflowInstance
 from durableflow.models.creation import database
-from durableflow.models.undoing import NOT_UNDONE
 
 DEFAULT_LIMIT: Final = 50
 NARROWING: Final = ("status", "failed", "since", "until", "reverse", "limit")
@@ -59,7 +58,7 @@ class ListVerb(Verb):
         else:
             rows = WorkflowInstance.objects.using(database()).light()
         limit = options["limit"] or DEFAULT_LIMIT
-        rows = narrowed(rows, options).annotate(left=Case(When(NOT_UNDONE, then=True), default=False))
+        rows = narrowed(rows, options).with_not_undone()
         found = list(rows.order_by("id" if options["reverse"] else "-id")[: limit + 1])
         more, found = len(found) > limit, found[:limit]
         printer.document([instance_row(row) for row in found])
@@ -130,7 +129,7 @@ def note(row: WorkflowInstance) -> str:
     """What else is to be said of an instance in a list."""
     if row.blocked:
         return "blocked, a person is needed"
-    if getattr(row, "left", False):
+    if getattr(row, "is_not_undone", False):
         return "not undone, a person is needed"
     if row.hold:
         return str(Hold(row.hold).label) if row.hold in Hold.values else row.hold
